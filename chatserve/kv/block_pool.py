@@ -1,0 +1,103 @@
+"""`BlockPool`: which physical KV blocks are free and how many tables name each used one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+BlockIds = NDArray[np.int32]
+
+
+class OutOfBlocksError(RuntimeError):
+    """A block was taken from an empty pool; callers ask `num_free` first, so this is a fault of ours."""
+
+
+class BlockPool:
+    """A fixed set of equal blocks, handed out one at a time with reference counts (PagedAttention, section 4.3).
+
+    Blocks are integers. Allocating and freeing are O(1) each. A block belongs to everyone who holds a count on it;
+    whoever allocated or shared it releases it exactly once.
+
+    Args:
+        num_blocks: blocks in the pool, at least 1.
+        block_size: tokens in a block: a power of two from 1 to 256.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks must be at least 1, not {num_blocks}")
+        if block_size not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+            raise ValueError(f"block_size must be a power of two from 1 to 256, not {block_size}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.ref_counts: NDArray[np.int32] = np.zeros(num_blocks, np.int32)
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._copy_sources: set[int] = set()
+        self._deferred: list[int] = []
+        self.copies: list[tuple[int, int]] = []
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can hand out now."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - len(self._free)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def allocate(self) -> int:
+        """Take a free block; its count is 1."""
+        if not self._free:
+            raise OutOfBlocksError("no free KV block")
+        block = self._free.pop()
+        self.ref_counts[block] = 1
+        return block
+
+    def share(self, blocks: BlockIds) -> None:
+        """Add one count to each of `blocks` (used ones, none twice)."""
+        self.ref_counts[blocks] += 1
+
+    def release(self, blocks: BlockIds) -> None:
+        """Drop one count of each of `blocks` (none twice); those that reach zero become free.
+
+        Raises ValueError, and changes nothing, when a block is free already.
+        """
+        counts = self.ref_counts[blocks]
+        if len(counts) and counts.min() < 1:
+            raise ValueError(f"blocks released twice: {blocks[counts < 1].tolist()}")
+        counts -= 1
+        self.ref_counts[blocks] = counts
+        freed = blocks[counts == 0].tolist()
+        if self._copy_sources:
+            self._deferred += [block for block in freed if block in self._copy_sources]
+            freed = [block for block in freed if block not in self._copy_sources]
+        self._free.extend(freed)
+
+    def copy_on_write(self, block: int) -> int:
+        """Replace one holder's count on a shared block by a block of its own and queue the copy of the contents.
+
+        The source stays out of the free list until the copies are taken: all copies of a step run in one launch,
+        in no order, so no source may be another copy's destination.
+        """
+        own = self.allocate()
+        self.copies.append((block, own))
+        self._copy_sources.add(block)
+        self.ref_counts[block] -= 1
+        return own
+
+    def take_copies(self) -> NDArray[np.int32]:
+        """The queued copies int32[C, 2] as (source, destination) pairs; they run before anything else is written."""
+        pairs = np.array(self.copies, np.int32).reshape(-1, 2)
+        self.copies = []
+        self._copy_sources.clear()
+        self._free.extend(self._deferred)
+        self._deferred = []
+        return pairs
+
+    def idle_blocks(self) -> list[int]:
+        """Blocks nobody holds: free ones, and copy sources whose last holder went; for the integrity check."""
+        return self._free + self._deferred

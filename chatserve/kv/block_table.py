@@ -1,0 +1,100 @@
+"""`BlockTable`: logical to physical blocks of one sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chatserve.kv.block_pool import BlockIds, BlockPool
+
+
+class BlockTable:
+    """The page table of one sequence: physical block of each logical block, and how many slots are filled.
+
+    All blocks but the last are full. The table holds one count on each of its blocks; whoever made the table frees it.
+    Forking shares every block; writing behind a shared last block copies it first (copy-on-write, section 4.4).
+
+    Attributes:
+        num_tokens: filled slots over all blocks.
+    """
+
+    __slots__ = ("_blocks", "_num_blocks", "num_tokens", "pool")
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.num_tokens = 0
+        self._num_blocks = 0
+        self._blocks: BlockIds = np.empty(8, np.int32)
+
+    @property
+    def blocks(self) -> BlockIds:
+        """Physical blocks int32[num_blocks] in logical order; a view, valid until the table changes."""
+        return self._blocks[: self._num_blocks]
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def filled(self) -> list[int]:
+        """Filled slots of each logical block, as in the paper's Figure 6."""
+        size = self.pool.block_size
+        return [min(size, self.num_tokens - start) for start in range(0, self.num_tokens, size)]
+
+    def num_needed(self, num_new: int) -> int:
+        """Blocks that `extend(num_new)` takes from the pool, a copy-on-write included."""
+        grown = self.pool.blocks_for(self.num_tokens + num_new) - self._num_blocks
+        return grown + (1 if num_new and self._writes_shared_block() else 0)
+
+    def extend(self, num_new: int) -> None:
+        """Make slots for `num_new` more tokens; the caller has checked `num_needed` against the pool."""
+        if not num_new:
+            return
+        if self._writes_shared_block():
+            last = self._num_blocks - 1
+            self._blocks[last] = self.pool.copy_on_write(int(self._blocks[last]))
+        self.num_tokens += num_new
+        self._resize(self.pool.blocks_for(self.num_tokens))
+
+    def truncate(self, num_tokens: int) -> None:
+        """Drop the slots behind the first `num_tokens`; blocks that hold none of them are released."""
+        if num_tokens >= self.num_tokens:
+            return
+        self.num_tokens = num_tokens
+        kept = self.pool.blocks_for(num_tokens)
+        self.pool.release(self._blocks[kept : self._num_blocks])
+        self._num_blocks = kept
+
+    def fork(self) -> BlockTable:
+        """A table that shares every block with this one."""
+        child = BlockTable(self.pool)
+        child._share(self, self.num_tokens)
+        return child
+
+    def adopt(self, other: BlockTable, num_tokens: int) -> None:
+        """Give up the own blocks and share those that hold the first `num_tokens` tokens of `other`."""
+        self.free()
+        self._share(other, num_tokens)
+
+    def free(self) -> None:
+        """Release every block; the table is empty afterwards and may be filled again."""
+        self.truncate(0)
+
+    def _share(self, other: BlockTable, num_tokens: int) -> None:
+        count = self.pool.blocks_for(num_tokens)
+        self._blocks = np.empty(count + 8, np.int32)
+        self._blocks[:count] = other._blocks[:count]
+        self._num_blocks = count
+        self.num_tokens = num_tokens
+        self.pool.share(self._blocks[:count])
+
+    def _writes_shared_block(self) -> bool:
+        """Whether the next token goes into a partly filled block that others hold too."""
+        is_partial = self.num_tokens % self.pool.block_size != 0
+        return is_partial and bool(self.pool.ref_counts[self._blocks[self._num_blocks - 1]] > 1)
+
+    def _resize(self, count: int) -> None:
+        if count > len(self._blocks):
+            self._blocks = np.concatenate([self._blocks, np.empty(count, np.int32)])
+        for logical in range(self._num_blocks, count):
+            self._blocks[logical] = self.pool.allocate()
+        self._num_blocks = count
