@@ -13,18 +13,34 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set. The descriptions are the help texts of the flags."""
 
-    model: Annotated[str, Meta(description="Hub id, folder, GGUF file, or the name of the default model.")] = DEFAULT_MODEL
-    served_model_name: Annotated[str | None, Meta(description="Model id that clients see; default: derived from the model.")] = None
+    model: Annotated[str, Meta(description="Hub id, folder, GGUF file, or the name of the default model.")] = (
+        DEFAULT_MODEL
+    )
+    served_model_name: Annotated[
+        str | None, Meta(description="Model id that clients see; default: derived from the model.")
+    ] = None
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where to run the model.")] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], Meta(description="Type of weights and KV; auto is float32 on CPU.")
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Type of weights and KV; auto is float32 on CPU."),
     ] = "auto"
     block_size: Annotated[int, Meta(description="Tokens in a KV block: a power of two from 1 to 256.")] = 16
-    num_blocks: Annotated[int | None, Meta(description="KV blocks in the pool; default: from --kv-memory.", ge=1)] = None
-    kv_memory: Annotated[float | None, Meta(description="Memory for the KV pool in GiB; default: from free memory, at most 4.", gt=0)] = None
-    max_model_len: Annotated[int | None, Meta(description="Longest sequence in tokens; default: the model's context.", ge=1)] = None
-    max_batch_tokens: Annotated[int, Meta(description="Token budget of one step: prefill chunks and decodes together.", ge=1)] = 512
-    max_running_sequences: Annotated[int, Meta(description="Sequences that may run at once, over all requests.", ge=1)] = 256
+    num_blocks: Annotated[int, Meta(description="KV blocks in the pool; default: from --kv-memory.", ge=1)] | None = (
+        None
+    )
+    kv_memory: (
+        Annotated[float, Meta(description="Memory for the KV pool in GiB; default: from free memory, at most 4.", gt=0)]
+        | None
+    ) = None
+    max_model_len: (
+        Annotated[int, Meta(description="Longest sequence in tokens; default: the model's context.", ge=1)] | None
+    ) = None
+    max_batch_tokens: Annotated[
+        int, Meta(description="Token budget of one step: prefill chunks and decodes together.", ge=1)
+    ] = 512
+    max_running_sequences: Annotated[
+        int, Meta(description="Sequences that may run at once, over all requests.", ge=1)
+    ] = 256
     max_sequences: Annotated[int, Meta(description="Sequences one request may hold.", ge=1)] = 512
     max_queue: Annotated[int, Meta(description="Requests that may wait; more get 429.", ge=0)] = 1024
     decoders: Annotated[tuple[str, ...], Meta(description="Python files with decoders to register (repeatable).")] = ()
@@ -32,10 +48,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
     keepalive: Annotated[
-        Literal["comment", "chunk", "off"], Meta(description="What a silent stream sends every --keepalive-interval seconds.")
+        Literal["comment", "chunk", "off"],
+        Meta(description="What a silent stream sends every --keepalive-interval seconds."),
     ] = "comment"
     keepalive_interval: Annotated[float, Meta(description="Seconds of silence before a keep-alive.", gt=0)] = 10.0
-    shutdown_grace: Annotated[float, Meta(description="Seconds that running answers get to finish at shutdown.", ge=0)] = 3.0
+    shutdown_grace: Annotated[
+        float, Meta(description="Seconds that running answers get to finish at shutdown.", ge=0)
+    ] = 3.0
     max_body_bytes: Annotated[int, Meta(description="Largest request body in bytes.", ge=1)] = 4_000_000
-    cors_origins: Annotated[tuple[str, ...], Meta(description="Origins allowed by CORS (repeatable); default: none.")] = ()
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Verbosity of the log.")] = "info"
+    cors_origins: Annotated[
+        tuple[str, ...], Meta(description="Origins allowed by CORS (repeatable); default: none.")
+    ] = ()
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Verbosity of the log.")] = (
+        "info"
+    )

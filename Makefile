@@ -1,0 +1,51 @@
+# One verb a target. `make serve` and `make test` need only python3 (3.11 or newer) and make: the rest goes into .venv.
+#   make serve [MODEL=hub-id|folder|file.gguf] [PORT=8000]
+
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: serve test test-full lint bench references clean
+.DEFAULT_GOAL := serve
+
+serve: $(VENV)/.installed
+	@exec $(BIN)/chatserve serve $(MODEL) $(if $(PORT),--port $(PORT))
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-full: lint
+	$(BIN)/python -m pytest -m "full or not full"
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks
+
+references: $(VENV)/.installed-test
+	$(BIN)/python -m tests.references
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# The stamps are newer than what they were made from, so a second run starts at once.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,bench]'
+	@touch $@
+
+$(BIN)/python:
+	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    $$python -c 'import ensurepip' 2>/dev/null || \
+	        { echo "$$python has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
+	    echo "Making $(VENV) with $$($$python --version)"; exec $$python -m venv $(VENV); \
+	done; \
+	echo "No Python 3.11 or newer found; name one with: make PYTHON=/path/to/python3" >&2; exit 1

@@ -1,0 +1,23 @@
+"""What every test may rely on: no configuration and no network from outside, and repeatable random examples."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+
+# A busy machine may stall any example, so time limits belong to whole tests. CI draws the same examples each time.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(autouse=True)
+def no_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides the developer's own CHATSERVE_* variables from the code under test."""
+    for name in [name for name in os.environ if name.startswith("CHATSERVE_")]:
+        monkeypatch.delenv(name)
