@@ -1,0 +1,1 @@
+"""The built-in decoders, one file each. They import only `chatserve.decoding`, as a stranger's would."""

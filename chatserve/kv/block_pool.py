@@ -32,9 +32,8 @@ class BlockPool:
         self.block_size = block_size
         self.ref_counts: NDArray[np.int32] = np.zeros(num_blocks, np.int32)
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._copy_sources: set[int] = set()
-        self._deferred: list[int] = []
-        self.copies: list[tuple[int, int]] = []
+        self._copies: dict[int, int] = {}  # destination -> source
+        self._deferred: list[int] = []  # copy sources without a holder; free once the copies are taken
 
     @property
     def num_free(self) -> int:
@@ -72,9 +71,8 @@ class BlockPool:
         counts -= 1
         self.ref_counts[blocks] = counts
         freed = blocks[counts == 0].tolist()
-        if self._copy_sources:
-            self._deferred += [block for block in freed if block in self._copy_sources]
-            freed = [block for block in freed if block not in self._copy_sources]
+        if self._copies:
+            freed = self._without_copy_sources(freed)
         self._free.extend(freed)
 
     def copy_on_write(self, block: int) -> int:
@@ -84,19 +82,25 @@ class BlockPool:
         in no order, so no source may be another copy's destination.
         """
         own = self.allocate()
-        self.copies.append((block, own))
-        self._copy_sources.add(block)
+        self._copies[own] = block
         self.ref_counts[block] -= 1
         return own
 
     def take_copies(self) -> NDArray[np.int32]:
         """The queued copies int32[C, 2] as (source, destination) pairs; they run before anything else is written."""
-        pairs = np.array(self.copies, np.int32).reshape(-1, 2)
-        self.copies = []
-        self._copy_sources.clear()
+        pairs = np.array([(source, own) for own, source in self._copies.items()], np.int32).reshape(-1, 2)
+        self._copies.clear()
         self._free.extend(self._deferred)
         self._deferred = []
         return pairs
+
+    def _without_copy_sources(self, freed: list[int]) -> list[int]:
+        """Forget queued copies into freed blocks, and keep their queued sources back."""
+        for block in freed:
+            self._copies.pop(block, None)
+        sources = set(self._copies.values())
+        self._deferred += [block for block in freed if block in sources]
+        return [block for block in freed if block not in sources]
 
     def idle_blocks(self) -> list[int]:
         """Blocks nobody holds: free ones, and copy sources whose last holder went; for the integrity check."""

@@ -1,0 +1,214 @@
+"""`Context`: what a decoder can ask for. Awaitables join everybody else's batch; the rest is immediate."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chatserve.decoding.choice import Choice
+from chatserve.decoding.errors import DecoderError
+from chatserve.decoding.group import SequenceGroup
+from chatserve.decoding.samples import Sample, TopK
+from chatserve.decoding.sampling import Sampling
+from chatserve.decoding.sequence import Sequence
+from chatserve.decoding.wants import Gather, LogitsWant, SampleWant, ScoreWant, TopKWant, VerifyWant, Warp
+
+Stage: TypeAlias = Literal["raw", "processed", "warped"]
+_STAGES = ("raw", "processed", "warped")
+
+
+class Host(Protocol):
+    """What a context needs of the engine."""
+
+    def draw(self, sequence: Sequence, logits: NDArray[np.float32], warp: Warp) -> Sample: ...
+
+    def new_sequence(self, tokens: list[int], parent: Sequence | None) -> Sequence: ...
+
+
+class Context:
+    """The engine as one request's decoder sees it.
+
+    Arguments are checked at the call. All awaits of a step are answered together, once all their rows are there.
+
+    Attributes:
+        n: choices the client asked for; the only source of their number.
+        max_tokens: most tokens a hypothesis may generate.
+        end_tokens: tokens that end a hypothesis.
+        sampling: the request's sampling parameters.
+    """
+
+    def __init__(self, group: SequenceGroup, sampling: Sampling, host: Host, trace: list[dict[str, Any]] | None) -> None:
+        """For the engine."""
+        self._group = group
+        self._host = host
+        self._trace = trace
+        self._warp = Warp(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+        self._choices = [Choice(index) for index in range(sampling.n)]
+        self._dirty: dict[Choice, None] = {}
+        self.sampling = sampling
+        self.n = sampling.n
+        self.max_tokens = group.rules.max_tokens
+        self.end_tokens = tuple(sorted(group.rules.end_token_ids))
+
+    # awaitables
+
+    def sample(
+        self,
+        seqs: Iterable[Sequence],
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+    ) -> Awaitable[list[Sample]]:
+        """One token for each named sequence, by the request's sampling parameters or these overrides; appends nothing.
+
+        A sequence named k times gets k independent draws from one row.
+        """
+        return SampleWant(self._checked(seqs), self._warp_with(temperature, top_k, top_p, min_p))
+
+    def verify(self, seqs: Iterable[Sequence], drafts: Iterable[Iterable[int]]) -> Awaitable[list[list[Sample]]]:
+        """Draws along each draft while they agree with it, and one more, as if each had been sampled in turn.
+
+        Appends nothing; the KV of the agreed tokens is kept, so appending the answer costs nothing.
+        """
+        sequences = self._checked(seqs)
+        if len(set(sequences)) != len(sequences):
+            raise DecoderError("verify: a sequence is named twice")
+        return VerifyWant(sequences, self._checked_tokens(drafts, len(sequences)), self._warp)
+
+    def topk(self, seqs: Iterable[Sequence], k: int) -> Awaitable[TopK]:
+        """The k best next tokens of each sequence, stage *processed*."""
+        if not 1 <= k <= self._group.rules.vocab_size:
+            raise DecoderError(f"topk: k is {k}, allowed are 1 to {self._group.rules.vocab_size}")
+        return TopKWant(self._checked(seqs), k)
+
+    def logits(
+        self, seqs: Iterable[Sequence], last: int = 1, stage: Stage = "processed"
+    ) -> Awaitable[NDArray[np.float32]]:
+        """Log-probabilities float32[len(seqs), last, vocab_size] for the last `last` positions of each sequence.
+
+        Stage *raw* is the model's, *processed* has penalties, bias and forbidden tokens, *warped* temperature and
+        filters too. Each position is processed as if only the tokens before it were there.
+        """
+        sequences = self._checked(seqs)
+        if stage not in _STAGES:
+            raise DecoderError(f"logits: stage is {stage!r}, allowed are {', '.join(_STAGES)}")
+        shortest = min((len(sequence) for sequence in sequences), default=1)
+        if not 1 <= last <= shortest:
+            raise DecoderError(f"logits: last is {last}, allowed are 1 to {shortest}")
+        return LogitsWant(sequences, last, stage)
+
+    def score(
+        self, seqs: Iterable[Sequence], continuations: Iterable[Iterable[int]], stage: Stage = "processed"
+    ) -> Awaitable[list[list[Sample]]]:
+        """The given tokens with their log-probabilities, each as if those before it had been appended; changes nothing."""
+        sequences = self._checked(seqs)
+        if stage not in ("raw", "processed"):
+            raise DecoderError(f"score: stage is {stage!r}, allowed are raw, processed")
+        checked = self._checked_tokens(continuations, len(sequences))
+        if any(not tokens for tokens in checked):
+            raise DecoderError("score: a continuation is empty")
+        return ScoreWant(sequences, checked, stage)
+
+    def gather(self, *awaitables: Awaitable[Any]) -> Awaitable[list[Any]]:
+        """Run sub-searches in lockstep and answer their results in order; their rows join one batch."""
+        return Gather(awaitables)
+
+    # immediate
+
+    def draw(self, seq: Sequence, logits: NDArray[np.float32]) -> Sample:
+        """Draw from a row of raw logits float32[vocab_size] that the decoder made, through the sequence's processors,
+        filters and random stream."""
+        self._checked([seq])
+        row = np.array(logits, np.float32)
+        if row.shape != (self._group.rules.vocab_size,):
+            raise DecoderError(f"draw: logits have shape {row.shape}, wanted is ({self._group.rules.vocab_size},)")
+        if np.isnan(row).any() or not np.isfinite(row.max()):
+            raise DecoderError("draw: logits hold NaN, +inf, or forbid every token")
+        return self._host.draw(seq, row, self._warp)
+
+    def sequence(self, tokens: Iterable[int], parent: Sequence | None = None) -> Sequence:
+        """A new prompt: these tokens, or all of `parent` and then these, all of it prompt; the KV of `parent` is shared."""
+        checked = self._checked_tokens([tokens], 1)[0]
+        if parent is not None:
+            self._checked([parent])
+        elif not checked:
+            raise DecoderError("sequence: a prompt needs at least one token")
+        length = len(checked) + (len(parent) if parent is not None else 0)
+        if length >= self._group.rules.max_len:
+            raise DecoderError(f"sequence: {length} tokens leave no room in the context of {self._group.rules.max_len}")
+        return self._host.new_sequence(checked, parent)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text, no special tokens added."""
+        return self._group.rules.vocabulary.encode(text)
+
+    def publish(self, seq: Sequence, choice: int = 0, length: int | None = None) -> None:
+        """Choice `choice` is this sequence, up to `length` generated tokens (None: all).
+
+        Copies the tokens, streams what is new, refuses to take anything back, and finishes the choice when the
+        sequence has ended and its end is published. An equal or shorter prefix changes nothing.
+        """
+        if seq._group is not self._group:
+            raise DecoderError("publish: the sequence belongs to another request")
+        published = self._choice(choice)
+        published.publish(seq, length)
+        self._dirty[published] = None
+
+    def finish(self, choice: int = 0, reason: Literal["stop", "length"] = "stop") -> None:
+        """End a choice with what is published: only for stop rules of the decoder's own."""
+        published = self._choice(choice)
+        if reason not in ("stop", "length"):
+            raise DecoderError(f"finish: reason is {reason!r}, allowed are 'stop' and 'length'")
+        published.finish(reason)
+        self._dirty[published] = None
+
+    def trace(self, **data: Any) -> None:
+        """Record a step of the search; kept when the request asked for it with `return_trace`."""
+        if self._trace is not None:
+            self._trace.append(data)
+
+    # checks
+
+    def _choice(self, index: int) -> Choice:
+        if not 0 <= index < self.n:
+            raise DecoderError(f"choice {index}: the request has choices 0 to {self.n - 1}")
+        return self._choices[index]
+
+    def _checked(self, seqs: Iterable[Sequence]) -> list[Sequence]:
+        if isinstance(seqs, Sequence):
+            raise DecoderError("name sequences as a list, such as [seq]")
+        sequences = list(seqs)
+        for sequence in sequences:
+            if not isinstance(sequence, Sequence) or sequence._group is not self._group:
+                raise DecoderError("named sequences must be Sequences of this request")
+            if sequence._is_freed:
+                raise DecoderError("a named sequence was freed")
+        return sequences
+
+    def _checked_tokens(self, lists: Iterable[Iterable[int]], count: int) -> list[list[int]]:
+        checked = [[int(token) for token in tokens] for tokens in lists]
+        if len(checked) != count:
+            raise DecoderError(f"{len(checked)} token lists for {count} sequences")
+        size = self._group.rules.vocab_size
+        for tokens in checked:
+            if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+                raise DecoderError(f"a token is not in the vocabulary (0 to {size - 1})")
+        return checked
+
+    def _warp_with(
+        self, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None
+    ) -> Warp:
+        if temperature is top_k is top_p is min_p is None:
+            return self._warp
+        base = self._warp
+        return Warp(
+            base.temperature if temperature is None else temperature,
+            base.top_k if top_k is None else top_k,
+            base.top_p if top_p is None else top_p,
+            base.min_p if min_p is None else min_p,
+        )

@@ -1,0 +1,94 @@
+"""`SequenceGroup`: all sequences of one request, and `Rules`: when a hypothesis of it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from chatserve.decoding.errors import DecoderError
+from chatserve.decoding.sequence import Sequence
+from chatserve.kv import BlockPool
+from chatserve.text import StopMatcher, Vocabulary, find_stop
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a hypothesis ends, and what its text is.
+
+    Attributes:
+        vocabulary: the tokenizer.
+        vocab_size: number of logits in a row.
+        end_token_ids: tokens that end a hypothesis with "stop".
+        stop_strings: strings that do; `stop_matcher` finds them.
+        min_tokens: stop strings are ignored before this many generated tokens (end tokens are impossible by processing).
+        max_tokens: generated tokens at which a hypothesis ends with "length".
+        max_len: tokens, prompt included, at which it ends with "length" (the context).
+    """
+
+    vocabulary: Vocabulary
+    vocab_size: int
+    end_token_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+    stop_matcher: StopMatcher | None
+    min_tokens: int
+    max_tokens: int
+    max_len: int
+
+    def reason_to_end(self, tokens: list[int], prompt_len: int) -> str | None:
+        """Why a hypothesis ends with its last token: "stop", "length", or None when it does not."""
+        num_generated = len(tokens) - prompt_len
+        if tokens[-1] in self.end_token_ids:
+            return "stop"
+        if self.stop_matcher is not None and num_generated >= self.min_tokens:
+            if self.stop_matcher.matches(tokens[prompt_len:]):
+                return "stop"
+        if num_generated >= self.max_tokens or len(tokens) >= self.max_len:
+            return "length"
+        return None
+
+    def text_of(self, generated: Tokens[int]) -> str:
+        """Text of generated tokens, cut at the earliest stop string."""
+        text = self.vocabulary.decode(generated)
+        stop = find_stop(text, self.stop_strings) if self.stop_strings else None
+        return text[: stop[0]] if stop else text
+
+
+class SequenceGroup:
+    """The sequences of one request: the gang that is admitted, preempted and resumed together (section 4.5).
+
+    Args:
+        pool: where their KV blocks come from.
+        rules: when a hypothesis ends.
+        max_sequences: most sequences that may be live at once.
+    """
+
+    def __init__(self, pool: BlockPool, rules: Rules, max_sequences: int) -> None:
+        self.pool = pool
+        self.rules = rules
+        self.max_sequences = max_sequences
+        self.live: dict[Sequence, None] = {}  # in order of creation
+        self.is_closed = False
+
+    def register(self, sequence: Sequence) -> None:
+        if len(self.live) >= self.max_sequences:
+            raise DecoderError(f"more than max_sequences = {self.max_sequences} live sequences; free some")
+        self.live[sequence] = None
+
+    def unregister(self, sequence: Sequence) -> None:
+        self.live.pop(sequence, None)
+
+    def check_open(self) -> None:
+        if self.is_closed:
+            raise DecoderError("the request has ended; its sequences cannot be changed any more")
+
+    def close(self) -> None:
+        """Release every sequence that is left; the decoder must have been closed before."""
+        self.is_closed = True
+        for sequence in list(self.live):
+            sequence._release()
+
+    def give_up_kv(self) -> None:
+        """Release all KV and keep all tokens: recomputation will bring it back (section 4.5)."""
+        for sequence in self.live:
+            sequence._table.free()
+            sequence._ahead = []
