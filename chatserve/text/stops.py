@@ -1,0 +1,170 @@
+"""Stop strings: the rule for the earliest one, holding text back for it, and finding it among tokens.
+
+The rule: the match with the smallest END counts; among those with the same end, the one with the smallest start. A
+match is thus decided by the character that completes it, and the answer does not depend on how the text was cut into
+tokens or pushes. Empty stop strings never match.
+"""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+from collections.abc import Sequence
+
+from chatserve.text.vocabulary import Vocabulary
+
+
+def find_stop(text: str, stops: Sequence[str], after: int = 0) -> tuple[int, int] | None:
+    """The earliest stop in `text` as ``(start, end)``; only matches that end behind position `after` count."""
+    best: tuple[int, int] | None = None
+    for stop in stops:
+        start = text.find(stop, max(0, after - len(stop) + 1)) if stop else -1
+        if start >= 0 and (best is None or (start + len(stop), start) < (best[1], best[0])):
+            best = start, start + len(stop)
+    return best
+
+
+class StopHolder:
+    """Holds back the end of a text that may still become a stop string.
+
+    Text is released as soon as no stop can begin in it. Once a stop is complete, it and all behind it is dropped.
+    """
+
+    __slots__ = ("_beginnings", "_held", "_stops", "stopped")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._beginnings = tuple(_Beginning(stop) for stop in self._stops)
+        self._held = ""
+        self.stopped = False
+
+    @property
+    def held(self) -> str:
+        """The text held back now: always the beginning of a stop."""
+        return self._held
+
+    def push(self, text: str, *, armed: bool = True) -> str:
+        """Add text, get what is released. Stops that this text completes are ignored unless `armed`."""
+        if self.stopped:
+            return ""
+        if not self._stops:
+            return text
+        pending = self._held + text
+        match = find_stop(pending, self._stops, len(self._held)) if armed else None
+        if match:
+            self.stopped, self._held = True, ""
+            return pending[: match[0]]
+        num_released = len(pending) - max([beginning.advance(text) for beginning in self._beginnings])
+        self._held = pending[num_released:]
+        return pending[:num_released]
+
+    def flush(self) -> str:
+        """Release what is held: the text has ended before any stop was complete."""
+        held, self._held = self._held, ""
+        return held
+
+
+class _Beginning:
+    """How much of a stop's beginning, short of the whole stop, a growing text ends with (Knuth-Morris-Pratt).
+
+    Linear in the text whatever the stop: a long one of equal characters must not slow a server down.
+    """
+
+    __slots__ = ("_fallbacks", "_num_matched", "_stop")
+
+    def __init__(self, stop: str) -> None:
+        self._stop = stop
+        self._fallbacks = _fallbacks(stop)
+        self._num_matched = 0
+
+    def advance(self, text: str) -> int:
+        """The number of characters matched at the end of `text`."""
+        stop, num_matched = self._stop, self._num_matched
+        if not num_matched and stop[0] not in text:
+            return 0
+        for character in text:
+            while num_matched and stop[num_matched] != character:
+                num_matched = self._fallbacks[num_matched - 1]
+            num_matched += stop[num_matched] == character
+            if num_matched == len(stop):
+                num_matched = self._fallbacks[-1]
+        self._num_matched = num_matched
+        return num_matched
+
+
+def _fallbacks(stop: str) -> list[int]:
+    """For each beginning of `stop`, the length of its longest shorter end that begins `stop` too."""
+    fallbacks = [0]
+    for character in stop[1:]:
+        length = fallbacks[-1]
+        while length and stop[length] != character:
+            length = fallbacks[length - 1]
+        fallbacks.append(length + (stop[length] == character))
+    return fallbacks
+
+
+class StopMatcher:
+    """Whether a hypothesis has met a stop string. Stateless: forks and truncations need nothing copied or undone.
+
+    It looks at the bytes of the last tokens only, far enough back for the longest stop, and asks `find_stop` about the
+    decoded text when they hold a stop. UTF-8 is self-synchronising, so the bytes of a stop occur exactly where its
+    characters do; the one exception, U+FFFD, which invalid bytes decode to, always takes the decoded text.
+    """
+
+    def __init__(self, stops: Sequence[str], vocabulary: Vocabulary) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._table = vocabulary.byte_table
+        # Lone surrogates can be asked for, but never occur in decoded text.
+        self._stop_bytes = [stop.encode("utf-8", "surrogatepass") for stop in self._stops]
+        self._last_bytes = bytes({stop[-1] for stop in self._stop_bytes})
+        self._has_replacement = any("\ufffd" in stop for stop in self._stops)
+        # 3 bytes for a character that was incomplete before the new tokens, 3 to find the start of one.
+        self._reach = max(map(len, self._stop_bytes), default=0) + 6
+
+    def matches(self, generated_ids: Sequence[int], num_new: int = 1) -> bool:
+        """Whether the last `num_new` tokens completed a stop in the text of `generated_ids`.
+
+        The text is what is settled: bytes of a character that is still incomplete are not yet U+FFFD. True after the
+        first k tokens for some k exactly when `StopHolder`, fed with the same text, has stopped after k tokens.
+        """
+        if not self._stops:
+            return False
+        pieces = self._table.pieces
+        if num_new == 1:
+            new = pieces[generated_ids[-1]]
+        else:
+            new = b"".join([pieces[i] for i in generated_ids[len(generated_ids) - num_new :]])
+        can_end = self._has_replacement or len(new.translate(None, self._last_bytes)) < len(new)
+        return can_end and self._completes(generated_ids, len(generated_ids) - num_new, new)
+
+    def _completes(self, generated_ids: Sequence[int], num_old: int, new: bytes) -> bool:
+        """`matches` on the tail: `new` holds the bytes of all tokens but the first `num_old`."""
+        first, num_missing = num_old, self._reach
+        while first and num_missing > 0:
+            first -= 1
+            num_missing -= len(self._table.pieces[generated_ids[first]])
+        if first:
+            old = b"".join([self._table.pieces[i] for i in generated_ids[first:num_old]])
+            old = old[_first_boundary(old) :]
+        else:
+            old = self._table.join(generated_ids[:num_old])
+            new = self._table.join(generated_ids)[len(old) :]
+        tail = old + new
+        if not self._has_replacement and not any(stop in tail for stop in self._stop_bytes):
+            return False
+        return find_stop(_settled(tail), self._stops, len(_settled(old))) is not None
+
+
+def _settled(data: bytes) -> str:
+    """The text of `data` that no further byte can change."""
+    return utf_8_decode(data, "replace", False)[0]
+
+
+def _first_boundary(data: bytes) -> int:
+    """The first place where a decoder that has seen what precedes `data` surely starts afresh.
+
+    That is any byte that does not continue a character, or the fourth of a row that do: a character has at most three.
+    """
+    for i, byte in enumerate(data[:3]):
+        if byte & 0xC0 != 0x80:
+            return i
+    return 3
