@@ -1,0 +1,51 @@
+"""Build the transformers model of a converted GGUF file on its memory-mapped weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import PretrainedConfig, PreTrainedModel
+
+from chatserve.models.converted import ConvertedModel
+from chatserve.models.gguf_model import ROPE_FACTORS
+
+
+def load_gguf_model(converted: ConvertedModel) -> PreTrainedModel:
+    """The model in evaluation mode, float32, on the CPU; its weights are pages of the cache file, loaded on first use."""
+    config_class, model_class, rotary_class = _classes(converted.config["model_type"])
+    config = config_class(**{key: value for key, value in converted.config.items() if key != "model_type"})
+    with torch.device("meta"):
+        model = model_class(config)
+    weights = load_file(converted.weights_path)
+    rope_factors = weights.pop(ROPE_FACTORS, None)
+    if config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights, strict=True, assign=True)
+    rotary = rotary_class(config)  # its tables are not weights, so the meta model has none
+    if rope_factors is not None:
+        rotary.inv_freq /= rope_factors
+    model.model.rotary_emb = rotary
+    return model.eval().requires_grad_(False)
+
+
+def _classes(model_type: str) -> tuple[type[PretrainedConfig], Any, Any]:
+    """Config, model and rotary embedding classes; only the module of one family is imported."""
+    match model_type:
+        case "qwen2":
+            from transformers.models.qwen2 import modeling_qwen2 as qwen2
+
+            return qwen2.Qwen2Config, qwen2.Qwen2ForCausalLM, qwen2.Qwen2RotaryEmbedding
+        case "qwen3":
+            from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+            return qwen3.Qwen3Config, qwen3.Qwen3ForCausalLM, qwen3.Qwen3RotaryEmbedding
+        case "mistral":
+            from transformers.models.mistral import modeling_mistral as mistral
+
+            return mistral.MistralConfig, mistral.MistralForCausalLM, mistral.MistralRotaryEmbedding
+        case _:
+            from transformers.models.llama import modeling_llama as llama
+
+            return llama.LlamaConfig, llama.LlamaForCausalLM, llama.LlamaRotaryEmbedding
