@@ -52,6 +52,8 @@ class RandomLogits:
         self._bias = np.zeros(vocab_size, np.float32)
         self._bias[list(end_token_ids)] = end_bias
         self._memo: dict[bytes, Float32Array] = {}
+        self._bits = np.random.PCG64()
+        self._generator = np.random.Generator(self._bits)
 
     def __call__(self, context: Int32Array) -> Float32Array:
         key = context.tobytes()
@@ -64,8 +66,13 @@ class RandomLogits:
 
     def _draw(self, context: bytes) -> Float32Array:
         digest = hashlib.blake2b(context, digest_size=16, key=self._seed).digest()
-        generator = np.random.default_rng(int.from_bytes(digest, "little"))
-        return self._scale * generator.random(self.vocab_size, np.float32) + self._bias
+        # Setting the state of one generator takes a tenth of the time of making another.
+        state = {"state": int.from_bytes(digest, "little"), "inc": 1}
+        self._bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
+        row = self._generator.random(self.vocab_size, np.float32)
+        row *= self._scale
+        row += self._bias
+        return row
 
 
 class Script:
