@@ -120,34 +120,39 @@ class StopMatcher:
         # 3 bytes for a character that was incomplete before the new tokens, 3 to find the start of one.
         self._reach = max(map(len, self._stop_bytes), default=0) + 6
 
-    def matches(self, generated_ids: Sequence[int], num_new: int = 1) -> bool:
-        """Whether the last `num_new` tokens completed a stop in the text of `generated_ids`.
+    def matches(self, token_ids: Sequence[int], num_new: int = 1, *, start: int = 0) -> bool:
+        """Whether the last `num_new` tokens completed a stop in the text of ``token_ids[start:]``.
 
-        The text is what is settled: bytes of a character that is still incomplete are not yet U+FFFD. True after the
-        first k tokens for some k exactly when `StopHolder`, fed with the same text, has stopped after k tokens.
+        The text is what is settled: bytes of a character that is still incomplete are not yet U+FFFD. So a `StopHolder`
+        fed with the same text stops with the very token for which this is first true.
+
+        Args:
+            token_ids: tokens below the vocabulary's size.
+            num_new: how many of them, at the end, to ask about; at most ``len(token_ids) - start``.
+            start: where the text begins: the length of the prompt, when the tokens include it.
         """
-        if not self._stops:
+        if not num_new or not self._stops:
             return False
         pieces = self._table.pieces
         if num_new == 1:
-            new = pieces[generated_ids[-1]]
+            new = pieces[token_ids[-1]]
         else:
-            new = b"".join([pieces[i] for i in generated_ids[len(generated_ids) - num_new :]])
+            new = b"".join([pieces[i] for i in token_ids[len(token_ids) - num_new :]])
         can_end = self._has_replacement or len(new.translate(None, self._last_bytes)) < len(new)
-        return can_end and self._completes(generated_ids, len(generated_ids) - num_new, new)
+        return can_end and self._completes(token_ids, start, len(token_ids) - num_new, new)
 
-    def _completes(self, generated_ids: Sequence[int], num_old: int, new: bytes) -> bool:
-        """`matches` on the tail: `new` holds the bytes of all tokens but the first `num_old`."""
-        first, num_missing = num_old, self._reach
-        while first and num_missing > 0:
+    def _completes(self, token_ids: Sequence[int], start: int, end: int, new: bytes) -> bool:
+        """`matches` on the tail of the text; `new` are the bytes of the tokens from `end` on."""
+        first, num_missing = end, self._reach
+        while first > start and num_missing > 0:
             first -= 1
-            num_missing -= len(self._table.pieces[generated_ids[first]])
-        if first:
-            old = b"".join([self._table.pieces[i] for i in generated_ids[first:num_old]])
+            num_missing -= len(self._table.pieces[token_ids[first]])
+        if first > start:
+            old = b"".join([self._table.pieces[i] for i in token_ids[first:end]])
             old = old[_first_boundary(old) :]
         else:
-            old = self._table.join(generated_ids[:num_old])
-            new = self._table.join(generated_ids)[len(old) :]
+            old = self._table.join(token_ids[start:end])
+            new = self._table.join(token_ids[start:])[len(old) :]
         tail = old + new
         if not self._has_replacement and not any(stop in tail for stop in self._stop_bytes):
             return False

@@ -82,6 +82,10 @@ class Vocabulary:
         pieces = self.byte_table.pieces
         return pieces[token_id] if 0 <= token_id < len(pieces) else b""
 
+    def token_name(self, token_id: int) -> str:
+        """What the tokenizer itself calls a token, such as ``<|im_end|>`` or ``Ġthe``; "" for ids without a token."""
+        return self._tokenizer.id_to_token(token_id) or "" if token_id >= 0 else ""
+
     def detokenizer(self) -> Detokenizer:
         """A fresh incremental decoder for one text."""
         return Detokenizer(self.byte_table)
