@@ -1,0 +1,10 @@
+"""The HTTP interface: an OpenAI-compatible API, decoder routes and the chat page over one engine.
+
+`create_app` gives the Starlette application, `serve` runs it until a signal. The server knows the engine only by the
+protocol in `chatserve.server.engine_port`.
+"""
+
+from chatserve.server.app import create_app
+from chatserve.server.serving import serve
+
+__all__ = ["create_app", "serve"]

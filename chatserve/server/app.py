@@ -1,0 +1,67 @@
+"""`create_app`: the Starlette application over an engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chatserve.config import Config
+from chatserve.errors import ChatserveError
+from chatserve.server.chat import ChatRoutes
+from chatserve.server.completions import CompletionRoutes
+from chatserve.server.engine_port import Engine
+from chatserve.server.errors import failure_of
+from chatserve.server.information import InformationRoutes
+from chatserve.server.middleware import CatchAll, RequestLog
+from chatserve.server.page import page_routes
+from chatserve.server.tokens import TokenRoutes
+
+
+def create_app(engine: Engine, config: Config) -> Starlette:
+    """The whole HTTP interface. Its lifespan ends with `engine.shutdown`; starting the engine is the caller's."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await engine.shutdown(config.shutdown_grace)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        return failure_of(error, engine_status=engine.status).response(headers)
+
+    app = Starlette(
+        routes=[
+            *ChatRoutes(engine, config).routes(),
+            *CompletionRoutes(engine, config).routes(),
+            *TokenRoutes(engine, config).routes(),
+            *InformationRoutes(engine).routes(),
+            *page_routes(),
+        ],
+        middleware=_middleware(config),
+        exception_handlers={ChatserveError: refuse, HTTPException: refuse},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _middleware(config: Config) -> list[Middleware]:
+    stack = [Middleware(RequestLog)]
+    if config.cors_origins:
+        stack.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(config.cors_origins),
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after", "x-should-retry"],
+            )
+        )
+    return [*stack, Middleware(CatchAll)]

@@ -1,0 +1,111 @@
+"""Request bodies as msgspec structs. ``null`` means absent everywhere; unknown fields are ignored.
+
+Types are checked while decoding; ranges and combinations in `chatserve.server.validation`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """One part of a message; only ``type: "text"`` is supported."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """One turn of a chat."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[Any] | None = None
+    tool_call_id: str | None = None
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """What a stream carries besides text."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(msgspec.Struct, kw_only=True):
+    """The fields that chat and legacy completions share."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+
+    decoder: str | None = None
+    decoder_params: dict[str, Any] | None = None
+    use_beam_search: bool | None = None
+    num_beams: int | None = None
+    best_of: int | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    return_trace: bool | None = None
+
+    response_format: dict[str, Any] | None = None
+
+
+class ChatBody(GenerationBody, kw_only=True):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    functions: list[Any] | None = None
+    function_call: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+
+
+class CompletionBody(GenerationBody, kw_only=True):
+    """Body of ``POST /v1/completions``. A list as prompt holds only strings, only ids, or only lists of ids."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """Body of ``POST /tokenize``: either `prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    """Body of ``POST /detokenize``."""
+
+    model: str | None = None
+    tokens: list[int]

@@ -1,0 +1,95 @@
+"""Pure ASGI middleware: request ids, the access log, and a last net for exceptions.
+
+Nothing here wraps `receive`, so a disconnect reaches the endpoints at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from chatserve.server.errors import failure_of
+
+_access = logging.getLogger("chatserve.access")
+_log = logging.getLogger("chatserve.server")
+
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+_CLIENT_GONE = 499
+
+
+class RequestLog:
+    """Gives each request an id (the client's, when sane), returns it as ``x-request-id`` and logs one line at the end.
+
+    Endpoints find the id as ``request.state.request_id``.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = request_id_of(Headers(scope=scope).get("x-request-id"))
+        scope.setdefault("state", {})["request_id"] = request_id
+        id_header = (b"x-request-id", request_id.encode("ascii"))
+        started, status = time.perf_counter(), _CLIENT_GONE
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), id_header]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            milliseconds = (time.perf_counter() - started) * 1000
+            _access.info("%s %s %s %d %.1fms", request_id, scope["method"], scope["path"], status, milliseconds)
+
+
+def request_id_of(proposed: str | None) -> str:
+    """The client's id when it is short and harmless to log, else a new one."""
+    if proposed and _SANE_ID.fullmatch(proposed):
+        return proposed
+    return f"req-{uuid.uuid4().hex}"
+
+
+class CatchAll:
+    """Turns an unexpected exception into a 500 in the usual shape, and logs its traceback.
+
+    Starlette's own handler for it sits outside all other middleware: its answer would lack request id and CORS headers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        except Exception as error:
+            _log.exception("request %s failed", _request_id(scope))
+            if has_started:
+                raise
+            await failure_of(error).response()(scope, receive, send)
+
+
+def _request_id(scope: Scope) -> Any:
+    return scope.get("state", {}).get("request_id", "-")

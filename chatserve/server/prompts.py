@@ -1,0 +1,136 @@
+"""From messages and prompts to token ids, off the event loop when the text is long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from chatserve.errors import ContextLengthError, RequestError
+from chatserve.server.bodies import ContentPart, Message
+from chatserve.server.engine_port import Engine
+
+Result = TypeVar("Result")
+
+# Tokenising this much takes about a millisecond; more would delay everybody's next token.
+_MAX_CHARACTERS_ON_LOOP = 4096
+
+_TEMPLATE_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+
+async def chat_prompt(engine: Engine, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
+    """Token ids of a conversation, by the model's chat template. Raises RequestError (no template, bad message)."""
+    template = engine.chat_template
+    if template is None:
+        raise RequestError(
+            f"The model {engine.info.name} has no chat template; use /v1/completions.",
+            param="messages",
+            code="unsupported_value",
+        )
+    turns = [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    size = sum(len(turn["content"]) for turn in turns) + 32 * len(turns)
+
+    def render_and_encode() -> list[int]:
+        text = template.render(turns, add_generation_prompt=add_generation_prompt)
+        return engine.vocabulary.encode(text, add_special_tokens=False)
+
+    return await off_loop_when_long(size, render_and_encode)
+
+
+def _template_message(message: Message, path: str) -> dict[str, Any]:
+    role = _TEMPLATE_ROLES.get(message.role)
+    if role is None:
+        allowed = ", ".join(_TEMPLATE_ROLES)
+        raise RequestError(
+            f"{path}.role is {message.role[:80]!r}; it must be one of {allowed}.",
+            param=f"{path}.role",
+            code="invalid_value",
+        )
+    if message.tool_calls:
+        raise RequestError(
+            f"{path}.tool_calls is not supported yet.", param=f"{path}.tool_calls", code="unsupported_value"
+        )
+    turn: dict[str, Any] = {"role": role, "content": _text_of(message.content, f"{path}.content")}
+    if message.name is not None:
+        turn["name"] = message.name
+    if message.tool_call_id is not None:
+        turn["tool_call_id"] = message.tool_call_id
+    return turn
+
+
+def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
+    """The text of a message; several parts are joined without anything between them."""
+    if content is None:
+        raise RequestError(f"{path} is missing.", param=path, code="missing_required_parameter")
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        if part.type != "text":
+            where = f"{path}[{index}].type"
+            raise RequestError(
+                f"{where} is {part.type[:80]!r}; only 'text' is supported.", param=where, code="unsupported_value"
+            )
+        if part.text is None:
+            where = f"{path}[{index}].text"
+            raise RequestError(f"{where} is missing.", param=where, code="missing_required_parameter")
+        texts.append(part.text)
+    return "".join(texts)
+
+
+async def text_prompt(engine: Engine, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    """Token ids of plain text."""
+    return await off_loop_when_long(
+        len(text), lambda: engine.vocabulary.encode(text, add_special_tokens=add_special_tokens)
+    )
+
+
+async def off_loop_when_long(num_characters: int, work: Callable[[], Result]) -> Result:
+    """Run `work` here when it is short, else in a thread, so that streams and health checks go on."""
+    if num_characters <= _MAX_CHARACTERS_ON_LOOP:
+        return work()
+    return await asyncio.to_thread(work)
+
+
+def split_prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """The prompts of a legacy completion: a string, strings, ids, or lists of ids. Raises RequestError on a mixture."""
+    if isinstance(prompt, str):
+        return [prompt]
+    kind = type(prompt[0])
+    for index, item in enumerate(prompt):
+        if type(item) is not kind:
+            raise RequestError(
+                "prompt must hold only strings, only token ids, or only lists of token ids.",
+                param=f"prompt[{index}]",
+                code="invalid_type",
+            )
+    if kind is int:
+        return [[item for item in prompt if isinstance(item, int)]]
+    return [item for item in prompt if not isinstance(item, int)]
+
+
+def check_prompt_ids(engine: Engine, token_ids: list[int], param: str) -> None:
+    """Refuse an empty prompt, ids outside the vocabulary, and a prompt that leaves no room for one token."""
+    if not token_ids:
+        raise RequestError(f"{param} is empty; at least one token is needed.", param=param, code="invalid_value")
+    check_ids_in_vocabulary(engine, token_ids, param)
+    limit = engine.info.max_model_len
+    if len(token_ids) >= limit:
+        raise ContextLengthError(
+            f"The prompt has {len(token_ids)} tokens; the context of {engine.info.name} is {limit} tokens, "
+            "and at least one must be left for the answer.",
+            param=param,
+        )
+
+
+def check_ids_in_vocabulary(engine: Engine, token_ids: list[int], param: str) -> None:
+    """Raises RequestError when an id is none of the vocabulary's."""
+    size = engine.vocabulary.size
+    if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):
+        raise RequestError(f"{param} holds a token id outside 0..{size - 1}.", param=param, code="invalid_value")

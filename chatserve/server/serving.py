@@ -1,0 +1,124 @@
+"""`serve`: run the application under uvicorn until a signal, drain, and leave with status 0."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from chatserve.config import Config
+from chatserve.errors import ConfigError
+from chatserve.server.app import create_app
+from chatserve.server.engine_port import Engine
+
+_log = logging.getLogger("chatserve.server")
+
+# After the grace period: time for last error events to leave before connections are cut.
+_FLUSH_SECONDS = 0.25
+
+EngineFactory = Callable[[], Awaitable[Engine]]
+
+
+def serve(make_engine: EngineFactory, config: Config, *, on_ready: Callable[[str], None] | None = None) -> None:
+    """Build the engine on the server's own event loop, listen, and return once the server has shut down.
+
+    Ctrl-C and SIGTERM drain: running answers get ``config.shutdown_grace`` seconds, then end with an error event, and
+    connections whose clients do not read are cut. A second Ctrl-C cuts everything at once.
+
+    Args:
+        make_engine: called on the event loop; what it raises passes through.
+        on_ready: called with the base URL, such as ``http://127.0.0.1:8000``, once connections are accepted.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    listener = _bind(config)
+    with listener, _quiet_signals():
+        loop_factory = uvicorn.Config(_no_app).get_loop_factory()
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(_serve(make_engine, config, listener, on_ready))
+
+
+async def _no_app(scope: object, receive: object, send: object) -> None:
+    """Stands in where uvicorn wants an application before there is one."""
+
+
+async def _serve(
+    make_engine: EngineFactory, config: Config, listener: socket.socket, on_ready: Callable[[str], None] | None
+) -> None:
+    engine = await make_engine()
+    server = DrainingServer(engine, config, on_ready)
+    await server.serve(sockets=[listener])
+
+
+def _bind(config: Config) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}") from error
+
+
+@contextmanager
+def _quiet_signals() -> Iterator[None]:
+    """Uvicorn raises the signals it caught once more when it is done; let that do nothing, not even a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class DrainingServer(uvicorn.Server):
+    """A uvicorn server that drains the engine while it shuts down and then cuts what is left."""
+
+    def __init__(self, engine: Engine, config: Config, on_ready: Callable[[str], None] | None = None) -> None:
+        self._engine = engine
+        self._grace = config.shutdown_grace
+        self._on_ready = on_ready
+        super().__init__(
+            uvicorn.Config(
+                create_app(engine, config),
+                log_config=None,
+                access_log=False,
+                ws="none",
+                lifespan="on",
+                timeout_graceful_shutdown=math.ceil(config.shutdown_grace) + 2,
+                server_header=False,
+            )
+        )
+        self.config.load()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._on_ready is not None and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.create_task(self._drain())
+        await super().shutdown(sockets)
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """End every answer within the grace period; a client that does not read would keep its connection for ever."""
+        try:
+            await self._engine.shutdown(self._grace)
+            await asyncio.sleep(_FLUSH_SECONDS)
+        except Exception:
+            _log.exception("draining the engine failed")
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
