@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -67,8 +67,8 @@ class RandomLogits:
     def _draw(self, context: bytes) -> Float32Array:
         digest = hashlib.blake2b(context, digest_size=16, key=self._seed).digest()
         # Setting the state of one generator takes a tenth of the time of making another.
-        state = {"state": int.from_bytes(digest, "little"), "inc": 1}
-        self._bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
+        numbers: Any = {"state": int.from_bytes(digest, "little"), "inc": 1}
+        self._bits.state = {"bit_generator": "PCG64", "state": numbers, "has_uint32": 0, "uinteger": 0}
         row = self._generator.random(self.vocab_size, np.float32)
         row *= self._scale
         row += self._bias

@@ -1,13 +1,15 @@
-"""Text: tokens to text and back, stop strings, chat templates. Knows `tokenizers` and jinja, no model and no engine."""
+"""Text: tokens to text and back, and stop strings; in `chat_template`, messages to text.
 
-from chatserve.text.chat_template import ChatTemplate
+Knows `tokenizers` and jinja, no model and no engine. Chat templates stay in their module, because jinja takes a tenth
+of a second to import.
+"""
+
 from chatserve.text.detokenizer import Detokenizer
 from chatserve.text.stops import StopHolder, StopMatcher, find_stop
 from chatserve.text.text_stream import TextStream, final_text
 from chatserve.text.vocabulary import Vocabulary
 
 __all__ = [
-    "ChatTemplate",
     "Detokenizer",
     "StopHolder",
     "StopMatcher",

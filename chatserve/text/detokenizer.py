@@ -15,19 +15,17 @@ class Detokenizer:
     it has no flush. Tokens have fixed bytes here (see `ByteTable`), so an incremental UTF-8 decoder does: at most 3
     bytes are ever held, a step costs the bytes of its token, and CPython's rule for invalid bytes (one U+FFFD for each
     maximal invalid part, as the Unicode standard recommends) is that of Rust's lossy decoding in `tokenizers`.
+
+    Attributes:
+        partial: the bytes of a character that is not complete yet; at most 3.
     """
 
-    __slots__ = ("_has_opened", "_partial", "_table")
+    __slots__ = ("_has_opened", "_table", "partial")
 
     def __init__(self, table: ByteTable) -> None:
         self._table = table
-        self._partial = b""
+        self.partial = b""
         self._has_opened = not table.openings
-
-    @property
-    def partial(self) -> bytes:
-        """The bytes of a character that is not complete yet; at most 3."""
-        return self._partial
 
     def step(self, token_id: int) -> str:
         """Text that is settled by this token: no later token can change it. Ids without a token add nothing."""
@@ -44,12 +42,13 @@ class Detokenizer:
 
     def feed(self, piece: bytes) -> str:
         """Text that is settled by these bytes."""
-        text, num_used = utf_8_decode(self._partial + piece, "replace", False)
-        self._partial = (self._partial + piece)[num_used:]
+        data = self.partial + piece
+        text, num_used = utf_8_decode(data, "replace", False)
+        self.partial = data[num_used:]
         return text
 
     def flush(self) -> str:
         """The rest at the end of the text: U+FFFD for a character that was cut, else nothing."""
-        text = self._partial.decode("utf-8", "replace")
-        self._partial = b""
+        text = self.partial.decode("utf-8", "replace")
+        self.partial = b""
         return text

@@ -27,39 +27,39 @@ class StopHolder:
     """Holds back the end of a text that may still become a stop string.
 
     Text is released as soon as no stop can begin in it. Once a stop is complete, it and all behind it is dropped.
+
+    Attributes:
+        held: the text held back now, always the beginning of a stop.
+        stopped: whether a stop was met.
     """
 
-    __slots__ = ("_beginnings", "_held", "_stops", "stopped")
+    __slots__ = ("_beginnings", "_first_characters", "_stops", "held", "stopped")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
+        self._first_characters = frozenset(stop[0] for stop in self._stops)
         self._beginnings = tuple(_Beginning(stop) for stop in self._stops)
-        self._held = ""
+        self.held = ""
         self.stopped = False
-
-    @property
-    def held(self) -> str:
-        """The text held back now: always the beginning of a stop."""
-        return self._held
 
     def push(self, text: str, *, armed: bool = True) -> str:
         """Add text, get what is released. Stops that this text completes are ignored unless `armed`."""
         if self.stopped:
             return ""
-        if not self._stops:
+        if not self.held and self._first_characters.isdisjoint(text):
             return text
-        pending = self._held + text
-        match = find_stop(pending, self._stops, len(self._held)) if armed else None
+        pending = self.held + text
+        match = find_stop(pending, self._stops, len(self.held)) if armed else None
         if match:
-            self.stopped, self._held = True, ""
+            self.stopped, self.held = True, ""
             return pending[: match[0]]
         num_released = len(pending) - max([beginning.advance(text) for beginning in self._beginnings])
-        self._held = pending[num_released:]
+        self.held = pending[num_released:]
         return pending[:num_released]
 
     def flush(self) -> str:
         """Release what is held: the text has ended before any stop was complete."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held
 
 
@@ -79,8 +79,6 @@ class _Beginning:
     def advance(self, text: str) -> int:
         """The number of characters matched at the end of `text`."""
         stop, num_matched = self._stop, self._num_matched
-        if not num_matched and stop[0] not in text:
-            return 0
         for character in text:
             while num_matched and stop[num_matched] != character:
                 num_matched = self._fallbacks[num_matched - 1]

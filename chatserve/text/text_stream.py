@@ -53,15 +53,17 @@ class TextStream:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Add tokens, get the text released by them."""
-        return self._release([self._push_token(token_id) for token_id in token_ids])
+        return self._release("".join([self._push_token(token_id) for token_id in token_ids]))
 
     def finish(self) -> str:
         """The rest of the text, at its end: call it once."""
+        if self.stopped:
+            return ""
         released = self._push_text(self._detokenizer.flush())
         if not self.stopped:
             released += self._holder.flush()
             self._give_out(0)
-        return self._release([released])
+        return self._release(released)
 
     def take_bytes(self) -> list[bytes]:
         """The bytes shown by each token that became certain since the last call, in the order of the tokens."""
@@ -79,12 +81,15 @@ class TextStream:
         return self._push_text(self._detokenizer.feed(piece))
 
     def _push_text(self, text: str) -> str:
-        held = self._holder.held
-        released = self._holder.push(text, armed=self._num_tokens >= self._min_tokens)
-        if self.stopped:
+        holder = self._holder
+        held = holder.held
+        released = holder.push(text, armed=self._num_tokens >= self._min_tokens)
+        if holder.stopped:
             self._cut((held + text)[len(released) :])
-        else:
+        elif holder.held or self._detokenizer.partial:
             self._give_out(self._num_uncertain())
+        else:
+            self._give_out(0)
         return released
 
     def _num_uncertain(self) -> int:
@@ -92,14 +97,18 @@ class TextStream:
         held, partial = self._holder.held, self._detokenizer.partial
         if held:
             return len(held.encode("utf-8", "surrogatepass")) + len(partial)
-        return len(partial) if partial and any(map(self._may_become, self._first_characters)) else 0
+        return len(partial) if self._may_begin_stop(partial) else 0
 
-    def _may_become(self, character: bytes) -> bool:
-        """Whether the incomplete character may turn out to be this one; any may still become U+FFFD."""
-        return character.startswith(self._detokenizer.partial) or character == _REPLACEMENT
+    def _may_begin_stop(self, partial: bytes) -> bool:
+        """Whether an incomplete character may become the first of a stop; any may become U+FFFD."""
+        return any(first.startswith(partial) or first == _REPLACEMENT for first in self._first_characters)
 
     def _give_out(self, num_uncertain: int) -> None:
         """Give out the first waiting tokens, all but those that hold one of the last `num_uncertain` bytes."""
+        if not num_uncertain:
+            self._ready.extend(self._waiting)
+            self._waiting.clear()
+            self._num_waiting = 0
         while self._waiting and self._num_waiting - len(self._waiting[0]) >= num_uncertain:
             self._num_waiting -= len(self._waiting[0])
             self._ready.append(self._waiting.popleft())
@@ -113,8 +122,7 @@ class TextStream:
             num_shown = max(0, num_shown - len(piece))
         self._waiting.clear()
 
-    def _release(self, parts: list[str]) -> str:
-        text = "".join(parts)
+    def _release(self, text: str) -> str:
         if text:
             self._released.append(text)
         return text
@@ -133,7 +141,9 @@ def final_text(vocabulary: Vocabulary, token_ids: Sequence[int], stops: Sequence
 def _split_point(data: bytes, dropped: str) -> int:
     """The position in `data`, at a character, from which on it decodes to `dropped`."""
     kept = data.decode("utf-8", "replace").removesuffix(dropped)
-    for start in range(len(data), -1, -1):
+    likely = max(0, len(data) - len(dropped.encode()))  # wrong only where `dropped` holds invalid bytes
+    starts: list[int] = [likely, *range(len(data), -1, -1)]
+    for start in starts:
         if data[start:].decode("utf-8", "replace") == dropped and data[:start].decode("utf-8", "replace") == kept:
             return start
-    return 0
+    raise AssertionError("the dropped text is not the end of the data")
