@@ -40,7 +40,9 @@ class Context:
         sampling: the request's sampling parameters.
     """
 
-    def __init__(self, group: SequenceGroup, sampling: Sampling, host: Host, trace: list[dict[str, Any]] | None) -> None:
+    def __init__(
+        self, group: SequenceGroup, sampling: Sampling, host: Host, trace: list[dict[str, Any]] | None
+    ) -> None:
         """For the engine."""
         self._group = group
         self._host = host
@@ -100,7 +102,7 @@ class Context:
         shortest = min((len(sequence) for sequence in sequences), default=1)
         if not 1 <= last <= shortest:
             raise DecoderError(f"logits: last is {last}, allowed are 1 to {shortest}")
-        return LogitsWant(sequences, last, stage)
+        return LogitsWant(sequences, last, stage, self._warp)
 
     def score(
         self, seqs: Iterable[Sequence], continuations: Iterable[Iterable[int]], stage: Stage = "processed"
@@ -183,6 +185,8 @@ class Context:
         if isinstance(seqs, Sequence):
             raise DecoderError("name sequences as a list, such as [seq]")
         sequences = list(seqs)
+        if self._group.is_closed:
+            return sequences  # awaiting after the end must yield: a decoder that swallows errors would spin for ever
         for sequence in sequences:
             if not isinstance(sequence, Sequence) or sequence._group is not self._group:
                 raise DecoderError("named sequences must be Sequences of this request")

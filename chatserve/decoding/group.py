@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.sequence import Sequence
 from chatserve.kv import BlockPool
-from chatserve.text import StopMatcher, Vocabulary, find_stop
+from chatserve.text import StopMatcher, Vocabulary, final_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,9 @@ class Rules:
             return "length"
         return None
 
-    def text_of(self, generated: Tokens[int]) -> str:
+    def text_of(self, generated: list[int]) -> str:
         """Text of generated tokens, cut at the earliest stop string."""
-        text = self.vocabulary.decode(generated)
-        stop = find_stop(text, self.stop_strings) if self.stop_strings else None
-        return text[: stop[0]] if stop else text
+        return final_text(self.vocabulary, generated, self.stop_strings, min_tokens=self.min_tokens)
 
 
 class SequenceGroup:
@@ -90,5 +87,4 @@ class SequenceGroup:
     def give_up_kv(self) -> None:
         """Release all KV and keep all tokens: recomputation will bring it back (section 4.5)."""
         for sequence in self.live:
-            sequence._table.free()
-            sequence._ahead = []
+            sequence._give_up_kv()

@@ -155,7 +155,9 @@ class Registry:
         entry = self._entries.get(name)
         if entry is None:
             names = ", ".join(sorted(n for n, e in self._entries.items() if e.decoder))
-            raise RequestError(f"decoder {name!r} is not known; there are: {names}", param="decoder", code="decoder_not_found")
+            raise RequestError(
+                f"decoder {name!r} is not known; there are: {names}", param="decoder", code="decoder_not_found"
+            )
         if entry.decoder is None:
             raise RequestError(f"decoder {name!r} is broken: {entry.reason}", param="decoder", code="decoder_broken")
         return entry.decoder

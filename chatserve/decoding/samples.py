@@ -30,17 +30,19 @@ class TopK:
         logprobs: float32[n, k], stage *processed*. Entries may be -inf (forbidden tokens): never append those.
     """
 
-    __slots__ = ("_num_top", "logprobs", "tokens")
+    __slots__ = ("_tops", "logprobs", "tokens")
 
-    def __init__(self, tokens: NDArray[np.int64], logprobs: NDArray[np.float32], num_top: int) -> None:
+    def __init__(
+        self,
+        tokens: NDArray[np.int64],
+        logprobs: NDArray[np.float32],
+        tops: list[tuple[tuple[int, float], ...]] | None = None,
+    ) -> None:
         self.tokens = tokens
         self.logprobs = logprobs
-        self._num_top = num_top
+        self._tops = tops
 
     def sample(self, row: int, column: int) -> Sample:
         """The Sample for candidate `column` of `row`, with the alternatives that the request asked for."""
-        top = ()
-        if self._num_top:
-            ids, logprobs = self.tokens[row, : self._num_top], self.logprobs[row, : self._num_top]
-            top = tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
+        top = self._tops[row] if self._tops else ()
         return Sample(int(self.tokens[row, column]), float(self.logprobs[row, column]), top)

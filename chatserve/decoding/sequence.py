@@ -201,6 +201,17 @@ class Sequence:
         self.ended = rules.reason_to_end(self._tokens, self.prompt_len)
         return self.ended
 
+    def _become_prompt(self, tokens: list[int]) -> None:
+        """Add tokens and make all there are the prompt: nothing is generated yet."""
+        for token in tokens:
+            if self._ahead:
+                self._keep_ahead(token)
+            self._tokens.append(token)
+        self._samples = []
+        self._counter = (0, 0)
+        self.prompt_len = len(self._tokens)
+        self.logprob, self.ended = 0.0, None
+
     def _keep_ahead(self, token: int) -> None:
         """The KV behind our tokens stays valid as far as what is appended equals what was computed."""
         if self._ahead[0] == token:
@@ -211,6 +222,37 @@ class Sequence:
     def _drop_ahead(self) -> None:
         self._ahead = []
         self._table.truncate(len(self._tokens))
+
+    def _align_ahead(self, draft: list[int]) -> None:
+        """Before `draft` is run behind our tokens: keep of the KV there what belongs to it."""
+        kept = 0
+        for ahead, token in zip(self._ahead, draft, strict=False):
+            if ahead != token:
+                break
+            kept += 1
+        if kept < min(len(self._ahead), len(draft)):
+            del self._ahead[kept:]
+            self._table.truncate(len(self._tokens) + kept)
+
+    def _adopt(self, leader: Sequence, num_tokens: int) -> None:
+        """Share the KV of the first `num_tokens` tokens, which `leader` has computed."""
+        self._ahead = []
+        self._table.adopt(leader._table, num_tokens)
+
+    def _give_up_kv(self) -> None:
+        """Release all KV and keep the tokens; it is recomputed, or found shared, when the sequence is named again."""
+        self._ahead = []
+        self._table.free()
+
+    def _give_up_tail(self) -> None:
+        """Release the KV of the last blocks, as far as nobody else holds them."""
+        blocks, counts = self._table.blocks, self._group.pool.ref_counts
+        kept = len(blocks)
+        while kept and counts[blocks[kept - 1]] == 1:
+            kept -= 1
+        if kept < len(blocks):
+            self._ahead = []
+            self._table.truncate(min(kept * self._group.pool.block_size, len(self._tokens)))
 
     def _share_kv(self, parent: Sequence) -> None:
         self._table = parent._table.fork()

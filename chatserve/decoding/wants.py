@@ -85,20 +85,22 @@ class TopKWant(Want[Any]):
 class LogitsWant(Want[Any]):
     """Full rows of log-probabilities."""
 
-    __slots__ = ("stage",)
+    __slots__ = ("stage", "warp")
 
-    def __init__(self, sequences: list[Sequence], last: int, stage: str) -> None:
+    def __init__(self, sequences: list[Sequence], last: int, stage: str, warp: Warp) -> None:
         super().__init__(sequences, last)
         self.stage = stage
+        self.warp = warp
 
 
 class ScoreWant(Want[Any]):
     """Log-probabilities of given continuations."""
 
-    __slots__ = ("stage",)
+    __slots__ = ("continuations", "stage")
 
     def __init__(self, sequences: list[Sequence], continuations: list[list[int]], stage: str) -> None:
-        super().__init__(sequences, drafts=continuations)
+        super().__init__(sequences, drafts=[tokens[:-1] for tokens in continuations])
+        self.continuations = continuations
         self.stage = stage
 
 

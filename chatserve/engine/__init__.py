@@ -1,0 +1,22 @@
+"""The engine: iteration-level scheduling, batch building, sampling, and the stepping of decoders."""
+
+from chatserve.engine.async_engine import AsyncEngine, Generation
+from chatserve.engine.engine import Engine, EngineLimits
+from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, TokenLogprob, Usage
+from chatserve.engine.llm import LLM, AsyncLLM, Completion, Output
+
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "AsyncLLM",
+    "Completion",
+    "Delta",
+    "Engine",
+    "EngineLimits",
+    "Generation",
+    "GenerationRequest",
+    "Output",
+    "PublishedToken",
+    "TokenLogprob",
+    "Usage",
+]

@@ -1,0 +1,237 @@
+"""`AsyncEngine`: drives an `Engine` on an asyncio loop, and `Generation`, the stream of one request.
+
+State is touched on the loop's thread only, in plain callbacks outside any task, so that nothing a decoder does can
+cancel the engine. The forward and the sampler run in one worker thread; while they do, the loop writes to clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
+from chatserve.config import Config
+from chatserve.decoding.registry import DecoderInfo
+from chatserve.engine.building import build_engine
+from chatserve.engine.engine import Engine, Step
+from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
+from chatserve.engine.request import Request
+from chatserve.errors import ChatserveError, GenerationError, QueueFullError, UnavailableError
+from chatserve.models.runner import ModelInfo
+from chatserve.text import Vocabulary
+from chatserve.text.chat_template import ChatTemplate
+
+_log = logging.getLogger("chatserve.engine")
+
+
+class Generation:
+    """The answers to one request as an async iterator of `Delta`; raises what broke the request, in its place."""
+
+    def __init__(self, engine: AsyncEngine, num_choices: int) -> None:
+        """For `AsyncEngine.submit`."""
+        self.num_choices = num_choices
+        self._engine = engine
+        self._request: Request | None = None
+        self._news: deque[Delta] = deque()
+        self._end: ChatserveError | None = None
+        self._has_ended = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.request.given.request_id
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return self.request.usage
+
+    @property
+    def prompt_logprobs(self) -> list[PublishedToken] | None:
+        """The prompt's tokens, the first without log-probability, when the request asked for them; known before the
+        first delta."""
+        return self.request.prompt_logprobs
+
+    def cancel(self) -> None:
+        """Stop the request, queued or running; its blocks come back. Idempotent; iteration ends."""
+        if not self._has_ended:
+            self._listen(None)
+            self._news.clear()
+            self._engine._abort(self.request)
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self._news:
+            if self._has_ended:
+                if self._end is not None:
+                    error, self._end = self._end, None
+                    raise error
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._news.popleft()
+
+    @property
+    def request(self) -> Request:
+        """The request inside the engine; read only."""
+        assert self._request is not None
+        return self._request
+
+    def _listen(self, news: Delta | ChatserveError | None) -> None:
+        if isinstance(news, Delta):
+            self._news.append(news)
+        else:
+            self._has_ended, self._end = True, news
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        self._waiter = None
+
+
+class AsyncEngine:
+    """An engine that runs while the loop runs.
+
+    Args:
+        engine: the engine; nobody else may touch it from now on.
+        chat_template: the model's, if it has one.
+        max_queue: requests that may wait; more are refused.
+
+    Attributes:
+        status: "ready", "draining" or "dead".
+    """
+
+    def __init__(self, engine: Engine, chat_template: ChatTemplate | None = None, max_queue: int = 1024) -> None:
+        self.chat_template = chat_template
+        self.status = "ready"
+        self._engine = engine
+        self._max_queue = max_queue
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="chatserve-forward")
+        self._step: Step | None = None
+        self._idle_waiters: list[asyncio.Future[None]] = []
+
+    @classmethod
+    async def create(cls, config: Config) -> AsyncEngine:
+        """Load the model that `config` names and start an engine on it; raises ModelLoadError or ConfigError."""
+        loaded, engine = await asyncio.get_running_loop().run_in_executor(None, build_engine, config)
+        return cls(engine, loaded.chat_template, config.max_queue)
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks in the pool."""
+        return self._engine.pool.num_blocks
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.runner.info
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self._engine.vocabulary
+
+    def list_decoders(self) -> list[DecoderInfo]:
+        return self._engine.registry.list()
+
+    def stats(self) -> dict[str, float]:
+        """Counters and gauges of the moment."""
+        return self._engine.stats()
+
+    async def submit(self, given: GenerationRequest) -> Generation:
+        """Validate and queue a request; its decoder has been started when this returns.
+
+        Raises RequestError, QueueFullError, UnavailableError, or GenerationError when the decoder breaks at once.
+        """
+        loop = asyncio.get_running_loop()
+        generation = Generation(self, given.sampling.n)
+        started: asyncio.Future[None] = loop.create_future()
+        loop.call_soon(self._submit, given, generation, started)
+        try:
+            await started
+        except asyncio.CancelledError:
+            if generation._request is not None:
+                generation.cancel()
+            raise
+        return generation
+
+    async def shutdown(self, grace: float) -> None:
+        """Refuse new requests, give running ones `grace` seconds, then end the rest with an error. Idempotent."""
+        if self.status == "ready":
+            self.status = "draining"
+        try:
+            await asyncio.wait_for(self._idle(), grace)
+        except TimeoutError:
+            self._fail_all(UnavailableError("the server is shutting down"))
+            await self._idle()
+        self._worker.shutdown(wait=True)
+        self._engine.runner.close()
+
+    # callbacks on the loop, outside any task
+
+    def _submit(self, given: GenerationRequest, generation: Generation, started: asyncio.Future[None]) -> None:
+        if started.cancelled():
+            return
+        try:
+            self._check_available()
+            generation._request = self._engine.submit(given, generation._listen)
+        except ChatserveError as error:
+            started.set_exception(error)
+        except BaseException as error:  # a fault of ours: the caller must not wait for ever
+            started.set_exception(GenerationError(f"internal error: {error!r}"))
+            self._die(error)
+        else:
+            started.set_result(None)
+            if self._step is None:
+                self._begin()
+
+    def _begin(self) -> None:
+        try:
+            self._step = self._engine.begin_step()
+        except BaseException as error:
+            self._die(error)
+            return
+        if self._step is None:
+            for waiter in self._idle_waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._idle_waiters.clear()
+            return
+        running = asyncio.get_running_loop().run_in_executor(self._worker, self._step.run)
+        running.add_done_callback(self._end)
+
+    def _end(self, running: asyncio.Future[None]) -> None:
+        step, self._step = self._step, None
+        assert step is not None
+        try:
+            running.result()
+            self._engine.end_step(step)
+        except BaseException as error:
+            self._die(error)
+            return
+        self._begin()
+
+    def _abort(self, request: Request) -> None:
+        asyncio.get_running_loop().call_soon(self._engine.abort, request)
+
+    def _die(self, error: BaseException) -> None:
+        """A fault of ours: every caller gets an error, and nothing is accepted any more."""
+        _log.critical("the engine has died", exc_info=error)
+        self.status = "dead"
+        self._fail_all(GenerationError(f"the engine has died: {error!r}", code="engine_dead"))
+
+    def _fail_all(self, error: ChatserveError) -> None:
+        for request in list(self._engine.requests):
+            self._engine.fail(request, error)
+
+    def _check_available(self) -> None:
+        if self.status != "ready":
+            raise UnavailableError(f"the server is {self.status}")
+        if len(self._engine.scheduler.waiting) >= self._max_queue:
+            raise QueueFullError(f"{self._max_queue} requests are waiting already; try again later")
+
+    async def _idle(self) -> None:
+        """Wait until no step runs and no request is left."""
+        while self._step is not None and self.status != "dead":
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle_waiters.append(waiter)
+            await waiter

@@ -1,0 +1,74 @@
+"""`build_engine`: from a configuration to a model with an engine on it, sized by the memory there is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from chatserve.config import Config
+from chatserve.decoding.registry import Registry
+from chatserve.engine import sampler
+from chatserve.engine.engine import Engine, EngineLimits
+from chatserve.errors import ConfigError
+from chatserve.models.loading import LoadedModel, load_model
+from chatserve.models.runner import ModelInfo, Runner
+
+_GIB = 1 << 30
+_DEFAULT_KV_BYTES = 4 * _GIB
+_FREE_MEMORY_SHARE = 0.5  # of what is free once the weights are loaded; the rest is for everybody else
+
+
+def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
+    """Load the model and its decoders and allocate the pool. Raises ModelLoadError or ConfigError."""
+    _check_block_size(config.block_size)
+    registry = Registry.load(config.decoders, strict=config.strict_plugins)
+    loaded = load_model(config)
+    runner = _limited(loaded.runner, config.max_model_len)
+    limits = EngineLimits(
+        num_blocks=config.num_blocks or num_blocks_for(runner.info, config),
+        block_size=config.block_size,
+        max_batch_tokens=config.max_batch_tokens,
+        max_running_sequences=config.max_running_sequences,
+        max_sequences=config.max_sequences,
+    )
+    engine = Engine(runner, loaded.vocabulary, registry, limits)
+    sampler.warm_up(runner.info.vocab_size)
+    return loaded, engine
+
+
+def num_blocks_for(info: ModelInfo, config: Config) -> int:
+    """Blocks that fit `kv_memory`, or half of the free memory but at most 4 GiB and what all sequences could ever fill."""
+    block_bytes = info.kv_bytes_per_token * config.block_size
+    if config.kv_memory is not None:
+        num_blocks = int(config.kv_memory * _GIB) // block_bytes
+        if num_blocks < 1:
+            raise ConfigError(f"kv_memory: {config.kv_memory} GiB hold no block of {block_bytes} bytes")
+        return num_blocks
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    budget = min(_DEFAULT_KV_BYTES, int(free * _FREE_MEMORY_SHARE))
+    useful = -(-info.max_model_len // config.block_size) * config.max_running_sequences
+    return max(1, min(budget // block_bytes, useful))
+
+
+def _check_block_size(block_size: int) -> None:
+    if block_size not in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        raise ConfigError(f"block_size: is {block_size}, must be a power of two from 1 to 256")
+
+
+def _limited(runner: Runner, max_model_len: int | None) -> Runner:
+    """The runner, telling the configured context length instead of the model's own."""
+    if max_model_len is None:
+        return runner
+    if max_model_len > runner.info.max_model_len:
+        raise ConfigError(f"max_model_len: is {max_model_len}, the model's context is {runner.info.max_model_len}")
+    return _ShorterContext(runner, max_model_len)
+
+
+class _ShorterContext:
+    """A runner with a shorter context than the model's."""
+
+    def __init__(self, runner: Runner, max_model_len: int) -> None:
+        self.info = replace(runner.info, max_model_len=max_model_len)
+        self.allocate = runner.allocate
+        self.forward = runner.forward
+        self.close = runner.close

@@ -1,0 +1,117 @@
+"""`Request`: one request inside the engine: its sequence group, its decoder's coroutine, and the await in progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from chatserve.decoding.context import Context
+from chatserve.decoding.group import SequenceGroup
+from chatserve.decoding.sequence import ForkPoint, Sequence
+from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
+from chatserve.engine.output import ChoiceOutput
+from chatserve.engine.rows import PendingWant, RowTask
+from chatserve.engine.sampler import Processing
+from chatserve.errors import ChatserveError
+
+Listener: TypeAlias = Callable[["Delta | ChatserveError | None"], None]
+
+
+class Request:
+    """A sequence group with its decoder; changed on the event-loop thread only.
+
+    Attributes:
+        arrival: place in the order of arrival; the scheduler's notion of first come, first served.
+        order: what the policy sorts by; smaller goes first.
+        tasks: row tasks of the current await that are not done.
+        pending: wants of the current await.
+        num_sequences: most sequences the decoder said it would hold at once.
+        num_rows: logits rows answered so far, bounded by `max_rows`.
+        is_finished: ended, for whatever reason; everything is released.
+        listener: called with each Delta, then once with None or the error that ended the request.
+    """
+
+    def __init__(
+        self,
+        given: GenerationRequest,
+        group: SequenceGroup,
+        processing: Processing,
+        num_sequences: int,
+        listener: Listener,
+        arrival: int,
+    ) -> None:
+        self.given = given
+        self.group = group
+        self.processing = processing
+        self.num_sequences = num_sequences
+        self.listener = listener
+        self.arrival = arrival
+        self.prompt = Sequence(
+            group, list(given.prompt_token_ids), len(given.prompt_token_ids), given.sampling.seed or 0
+        )
+        self.trace: list[dict[str, Any]] | None = [] if given.return_trace else None
+        self.context: Context | None = None
+        self.coroutine: Any = None
+        self.outputs = [
+            ChoiceOutput(index, group.rules, given.sampling.top_logprobs is not None)
+            for index in range(given.sampling.n)
+        ]
+        self.prompt_logprobs: list[PublishedToken] | None = None
+        self.pending: list[PendingWant] = []
+        self.tasks: list[RowTask] = []
+        self.num_awaits = 0
+        self.num_rows = 0
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.is_running = False  # in the scheduler's running list
+        self.is_finished = False
+        self.submitted_at = time.monotonic()
+
+    @property
+    def num_top(self) -> int:
+        return self.given.sampling.top_logprobs or 0
+
+    @property
+    def max_rows(self) -> int:
+        """More rows than any sensible search asks for; it ends decoders that forgot to append or to look at `ended`."""
+        return 1024 + 16 * self.num_sequences * self.group.rules.max_tokens
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt.prompt_len,
+            completion_tokens=sum(output.num_tokens for output in self.outputs),
+            cached_tokens=self.num_cached_tokens,
+            computed_tokens=self.num_computed_tokens,
+        )
+
+    def published_token_ids(self) -> list[list[int]]:
+        """Tokens of each choice so far, the end token included."""
+        assert self.context is not None
+        return [[sample.token for sample in choice.samples] for choice in self.context._choices]
+
+    def num_blocks_lacking(self) -> int:
+        """Blocks that its current await still has to take, counting what forks share once, and one more for each
+        further sequence that the decoder may hold."""
+        pool = self.group.pool
+        shared: set[ForkPoint] = set()
+        total = max(0, self.num_sequences - len(self.tasks))
+        for task in self.tasks:
+            held = task.leader._table.num_blocks
+            lacking = pool.blocks_for(task.end) - held
+            if lacking > 0:
+                total += lacking - max(0, _num_shared(task.leader, shared) // pool.block_size - held)
+        return total
+
+
+def _num_shared(sequence: Sequence, shared: set[ForkPoint]) -> int:
+    """Tokens that the sequence has in common with one of those that left their fork points in `shared`; leaves its own."""
+    point = sequence._fork_point
+    while point is not None:
+        if point in shared:
+            return point.length
+        shared.add(point)
+        point = point.before
+    return 0

@@ -1,0 +1,231 @@
+"""`Scheduler`: which rows run in the next step, who is admitted, and who gives way when blocks run out.
+
+First come, first served, iteration by iteration (Orca; PagedAttention, section 4.5). The request is the gang: its
+sequences are admitted and preempted together. A step mixes decodes and prefill chunks under one token budget.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from chatserve.decoding.sequence import Sequence
+from chatserve.engine.request import Request
+from chatserve.engine.rows import RowTask
+from chatserve.kv import BlockPool
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive tokens of one task that run in this step.
+
+    Attributes:
+        start, stop: their positions.
+        first_new: position of the first whose KV is to be written; those before are in the pages already.
+        first_row: position of the first whose logits are wanted; `stop` or more when none are.
+    """
+
+    request: Request
+    task: RowTask
+    start: int
+    stop: int
+    first_new: int
+    first_row: int
+
+
+@dataclass(slots=True)
+class Limits:
+    """Bounds of one step (see `Config`)."""
+
+    max_batch_tokens: int
+    max_running_sequences: int
+
+
+class Scheduler:
+    """Queues and the choice of work. Only token lists, tables and numbers; no arrays, no model.
+
+    Attributes:
+        waiting: requests never started or preempted, in the order in which they will start; preempted ones lead.
+        running: requests that may hold blocks, in order of arrival.
+        exhausted: requests found to need more than the whole pool; the engine ends them with "length".
+    """
+
+    def __init__(self, pool: BlockPool, limits: Limits) -> None:
+        self.pool = pool
+        self.limits = limits
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.exhausted: list[Request] = []
+        self.num_preempted = 0  # of `waiting`
+        self.total_preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def remove(self, request: Request) -> None:
+        """Forget a request that has ended."""
+        if request.is_running:
+            self.running.remove(request)
+            request.is_running = False
+        elif request in self.waiting:
+            if self.waiting.index(request) < self.num_preempted:
+                self.num_preempted -= 1
+            self.waiting.remove(request)
+
+    def schedule(self) -> list[Chunk]:
+        """Choose the chunks of the next step and give them blocks. May preempt, release idle KV and note exhausted requests."""
+        self._admit()
+        chunks: list[Chunk] = []
+        prefills: list[tuple[Request, RowTask]] = []
+        budget = self.limits.max_batch_tokens
+        for request in list(self.running):
+            for task in self._ready_tasks(request):
+                if task.end - task.start > 1:
+                    prefills.append((request, task))  # after the decodes, so that a long prompt never stalls them
+                else:
+                    budget -= self._schedule_task(request, task, budget, chunks)
+        for request, task in prefills:
+            budget -= self._schedule_task(request, task, budget, chunks)
+        return [chunk for chunk in chunks if chunk.request.is_running]
+
+    def _schedule_task(self, request: Request, task: RowTask, budget: int, chunks: list[Chunk]) -> int:
+        """Add as much of the task as budget and blocks allow; answers the tokens spent."""
+        if budget <= 0 or not request.is_running:
+            return 0
+        stop = min(task.end, task.start + budget)
+        if not self._make_room(request, task, stop):
+            return 0
+        chunks.append(self._take(request, task, stop))
+        return stop - chunks[-1].start
+
+    # admission
+
+    def _admit(self) -> None:
+        if not self.waiting:
+            return
+        free = self.pool.num_free - sum(request.num_blocks_lacking() for request in self.running)
+        num_sequences = sum(request.num_sequences for request in self.running)
+        while self.waiting:
+            request = self.waiting[0]
+            needed = request.num_blocks_lacking()
+            has_room = needed + self._watermark <= free
+            has_turn = num_sequences + request.num_sequences <= self.limits.max_running_sequences
+            if self.running and not (has_room and has_turn):
+                return
+            self.waiting.popleft()
+            self.num_preempted = max(0, self.num_preempted - 1)
+            self._insert(request)
+            free -= needed
+            num_sequences += request.num_sequences
+
+    @property
+    def _watermark(self) -> int:
+        """Blocks kept free at admission, so that a newcomer is not preempted by the next decode."""
+        return max(1, self.pool.num_blocks // 100)
+
+    def _insert(self, request: Request) -> None:
+        place = len(self.running)
+        while place and self.running[place - 1].arrival > request.arrival:
+            place -= 1
+        self.running.insert(place, request)
+        request.is_running = True
+
+    # choice of tasks
+
+    def _ready_tasks(self, request: Request) -> list[RowTask]:
+        """Tasks that may run now: all but those that wait for a common part, or for another task of their sequence."""
+        ready: list[RowTask] = []
+        for place, task in enumerate(request.tasks):
+            if len(request.tasks) > 1 and any(other.leader is task.leader for other in ready):
+                continue
+            if task.leader._fork_point is not None and not self._borrow(request, place):
+                continue
+            task.leader._align_ahead(task.draft)
+            ready.append(task)
+        return ready
+
+    def _borrow(self, request: Request, place: int) -> bool:
+        """Take over KV that a sequence with the same first tokens has; False: wait, an earlier task computes it.
+
+        Waiting only for earlier tasks rules out cycles. KV of the current step is not taken: copies run before
+        writes, so a block written now could not be copied now.
+        """
+        sequence = request.tasks[place].leader
+        earlier = {task.leader: task for task in request.tasks[:place]}
+        point = sequence._fork_point
+        while point is not None and point.length > sequence._table.num_tokens:
+            leader = point.leader
+            if leader is None or leader is sequence:
+                sequence._lead(point)
+            else:
+                task = earlier.get(leader)
+                computed = task.num_computed if task else leader._table.num_tokens
+                if task and computed < point.length:
+                    return False
+                if computed > sequence._table.num_tokens:
+                    sequence._adopt(leader, min(computed, point.length))
+                if computed < point.length:
+                    sequence._lead(point)
+            point = point.before
+        return True
+
+    def _take(self, request: Request, task: RowTask, stop: int) -> Chunk:
+        start, table = task.start, task.leader._table
+        first_new = table.num_tokens
+        table.extend(max(0, stop - first_new))
+        task.leader._ahead = task.draft[: max(0, table.num_tokens - len(task.leader))] or task.leader._ahead
+        task.chunk = (start, stop)
+        return Chunk(request, task, start, stop, first_new, max(start, task.next_row))
+
+    # room
+
+    def _make_room(self, request: Request, task: RowTask, stop: int) -> bool:
+        """Free blocks until the chunk fits: idle sequences give theirs up first, then the latest arrival is preempted."""
+        table = task.leader._table
+        while table.num_needed(max(0, stop - table.num_tokens)) > self.pool.num_free:
+            if self._release_idle():
+                continue
+            victim = self.running[-1]
+            if victim is request and len(self.running) == 1:
+                self.exhausted.append(request)
+                self._stop_running(request)
+                return False
+            self._preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _release_idle(self) -> bool:
+        """Let one idle sequence, of the newest request that has any, give up KV: private tails before shared blocks."""
+        for request in reversed(self.running):
+            named = {member for task in request.tasks for member in task.members}
+            idle = [sequence for sequence in request.group.live if sequence not in named and sequence._table.num_blocks]
+            for release in (Sequence._give_up_tail, Sequence._give_up_kv):
+                for sequence in sorted(idle, key=lambda candidate: candidate.last_awaited):
+                    before = self.pool.num_free
+                    release(sequence)
+                    if self.pool.num_free > before:
+                        return True
+        return False
+
+    def _preempt(self, victim: Request) -> None:
+        """Recomputation (section 4.5): all sequences of the group give up their blocks at once and keep their tokens."""
+        self._stop_running(victim)
+        place = 0
+        while place < self.num_preempted and self.waiting[place].arrival < victim.arrival:
+            place += 1
+        self.waiting.insert(place, victim)
+        self.num_preempted += 1
+        self.total_preemptions += 1
+        victim.num_preemptions += 1
+
+    def _stop_running(self, request: Request) -> None:
+        self.running.remove(request)
+        request.is_running = False
+        request.group.give_up_kv()
+        for task in request.tasks:
+            task.chunk = (0, 0)
