@@ -14,8 +14,9 @@ _NEVER = -1
 class Pages:
     """Slots that hold, instead of K and V, the token, its position and a hash of the tokens before it.
 
-    Real K and V depend on the token, its position and everything before it. So do these, and a read through a wrong
-    table, a slot that was overwritten, or a block computed behind another beginning is found, not averaged away.
+    Real K and V depend on the token, its position and everything before it. So do these: a context that mixes pages of
+    different sequences, or holds a slot at another position or never written, is refused. Pages that are consistent but
+    another sequence's cannot be told here; they change the context that logits come from, so compare with a run alone.
 
     Args:
         num_blocks: device blocks.
