@@ -107,7 +107,7 @@ class Context:
     def score(
         self, seqs: Iterable[Sequence], continuations: Iterable[Iterable[int]], stage: Stage = "processed"
     ) -> Awaitable[list[list[Sample]]]:
-        """The given tokens with their log-probabilities, each as if those before it had been appended; changes nothing."""
+        """The given tokens with their log-probabilities, each as if those before were appended; changes nothing."""
         sequences = self._checked(seqs)
         if stage not in ("raw", "processed"):
             raise DecoderError(f"score: stage is {stage!r}, allowed are raw, processed")
@@ -134,7 +134,7 @@ class Context:
         return self._host.draw(seq, row, self._warp)
 
     def sequence(self, tokens: Iterable[int], parent: Sequence | None = None) -> Sequence:
-        """A new prompt: these tokens, or all of `parent` and then these, all of it prompt; the KV of `parent` is shared."""
+        """A new prompt: these tokens, or all of `parent` (whose KV is shared) and then these, all of it prompt."""
         checked = self._checked_tokens([tokens], 1)[0]
         if parent is not None:
             self._checked([parent])

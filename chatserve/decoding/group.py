@@ -19,7 +19,7 @@ class Rules:
         vocab_size: number of logits in a row.
         end_token_ids: tokens that end a hypothesis with "stop".
         stop_strings: strings that do; `stop_matcher` finds them.
-        min_tokens: stop strings are ignored before this many generated tokens (end tokens are impossible by processing).
+        min_tokens: stop strings are ignored before this many generated tokens (end tokens are impossible).
         max_tokens: generated tokens at which a hypothesis ends with "length".
         max_len: tokens, prompt included, at which it ends with "length" (the context).
     """
@@ -38,12 +38,15 @@ class Rules:
         num_generated = len(tokens) - prompt_len
         if tokens[-1] in self.end_token_ids:
             return "stop"
-        if self.stop_matcher is not None and num_generated >= self.min_tokens:
-            if self.stop_matcher.matches(tokens[prompt_len:]):
-                return "stop"
+        if self.stop_matcher is not None and num_generated >= self.min_tokens and self._meets_stop(tokens, prompt_len):
+            return "stop"
         if num_generated >= self.max_tokens or len(tokens) >= self.max_len:
             return "length"
         return None
+
+    def _meets_stop(self, tokens: list[int], prompt_len: int) -> bool:
+        assert self.stop_matcher is not None
+        return self.stop_matcher.matches(tokens[prompt_len:])
 
     def text_of(self, generated: list[int]) -> str:
         """Text of generated tokens, cut at the earliest stop string."""

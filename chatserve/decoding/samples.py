@@ -13,7 +13,7 @@ class Sample(NamedTuple):
 
     Attributes:
         token: its id.
-        logprob: log-probability at stage *processed* (temperature and filters do not count); None: forced by the decoder.
+        logprob: log-probability at stage *processed* (before temperature and filters); None: forced by the decoder.
         top: alternatives as (token, logprob), best first; filled when the request asked for them.
     """
 

@@ -38,7 +38,7 @@ class Sequence:
 
     Attributes:
         prompt_len: tokens that are not part of the answer.
-        ended: "stop" or "length" once this hypothesis has met an end token, a stop string or its length limit, else None.
+        ended: "stop" or "length" once this hypothesis has met an end token, a stop string or its length, else None.
         logprob: sum of the log-probabilities of the generated tokens; forced tokens count 0.
     """
 

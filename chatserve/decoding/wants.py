@@ -106,8 +106,12 @@ class ScoreWant(Want[Any]):
 
 def checked_wants(yielded: object) -> tuple[Want[Any], ...]:
     """What a coroutine yielded, if it is wants of ours; raises DecoderError for anything foreign."""
-    if isinstance(yielded, tuple) and all(isinstance(want, Want) for want in yielded):
-        return yielded
+    if isinstance(yielded, tuple):
+        for want in yielded:
+            if not isinstance(want, Want):
+                break
+        else:
+            return yielded
     if hasattr(yielded, "cancel"):
         yielded.cancel()
     raise DecoderError(

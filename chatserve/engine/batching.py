@@ -17,11 +17,12 @@ def build_batch(chunks: list[Chunk], pool: BlockPool, plan: SamplingPlan) -> Bat
     query_starts = [0]
     wanted: list[int] = []
     for chunk in chunks:
+        first_token = len(token_ids) - chunk.start
         token_ids += chunk.task.tokens(chunk.start, chunk.stop)
         query_starts.append(len(token_ids))
         for position in range(chunk.first_row, chunk.stop):
             _ask(chunk, position, len(wanted), plan)
-            wanted.append(query_starts[-2] + position - chunk.start)
+            wanted.append(first_token + position)
     bounds = np.array([(chunk.start, chunk.stop, chunk.first_new) for chunk in chunks], np.int32)
     starts = np.array(query_starts, np.int32)
     owner = np.repeat(np.arange(len(chunks)), np.diff(starts))

@@ -37,7 +37,7 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
 
 
 def num_blocks_for(info: ModelInfo, config: Config) -> int:
-    """Blocks that fit `kv_memory`, or half of the free memory but at most 4 GiB and what all sequences could ever fill."""
+    """Blocks that fit `kv_memory`, or half of the free memory, at most 4 GiB and what all sequences can fill."""
     block_bytes = info.kv_bytes_per_token * config.block_size
     if config.kv_memory is not None:
         num_blocks = int(config.kv_memory * _GIB) // block_bytes

@@ -276,14 +276,14 @@ class Engine:
         """The chunk's tokens are computed: note it in the task, and give its KV to the task's other members."""
         task, request = chunk.task, chunk.request
         request.num_computed_tokens += chunk.stop - chunk.start
-        task.chunk = (0, 0)
         request.num_rows += num_rows(chunk)
+        task.scheduled_from = None
         task.next_row = max(task.next_row, chunk.stop)
-        if task.is_done:
+        if task.next_row >= task.end:
             request.tasks.remove(task)
-            for member in task.members[1:]:
-                if member._table.num_tokens < len(member):
-                    member._adopt(task.leader, len(member))
+            for follower in task.followers:
+                if follower._table.num_tokens < len(follower):
+                    follower._adopt(task.leader, len(follower))
 
     def _broken(self, step: Step) -> dict[Request, GenerationError]:
         """Requests that a failed forward, or rows that mean nothing, have ended."""
@@ -318,16 +318,16 @@ class Engine:
                 self._finish(request)
                 return
             self._emit(request)
-            if all(output.is_finished for output in request.outputs):
+            if request.num_open == 0:
                 self._finish(request)
                 return
             if request.num_rows > request.max_rows:
                 raise DecoderError(f"the decoder asked for more than {request.max_rows} rows without coming to an end")
             request.pending, request.tasks = expand(wants, request.num_top)
             request.num_awaits += 1
-            for task in request.tasks:
-                for member in task.members:
-                    member.last_awaited = request.num_awaits
+            for want in wants:
+                for sequence in want.sequences:
+                    sequence.last_awaited = request.num_awaits
             if request.tasks:
                 return
             answers = [pending.answer() for pending in request.pending]
@@ -345,6 +345,7 @@ class Engine:
             delta = request.outputs[choice.index].advance(choice, trace)
             trace = ()
             if delta is not None:
+                request.num_open -= delta.finish_reason is not None
                 request.listener(delta)
         context._dirty.clear()
 

@@ -16,7 +16,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         prompt_token_ids: the whole prompt, special tokens included; not empty.
         sampling: sampling parameters and stop rules.
-        decoder: name in the registry; None lets `sampling` choose (n > 1: parallel, temperature 0: greedy, else sampling).
+        decoder: name in the registry; None: parallel when n > 1, greedy when temperature is 0, else sampling.
         decoder_params: validated against the decoder's parameter struct at submission.
         request_id: shown in logs; unique.
         priority: used by the priority policy; lower runs first.

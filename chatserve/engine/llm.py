@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from chatserve.config import Config
+from chatserve.config import DEFAULT_MODEL, Config
 from chatserve.decoding.sampling import Sampling
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.building import build_engine
@@ -54,7 +54,7 @@ class LLM:
         settings: further fields of `Config`.
     """
 
-    def __init__(self, model: str | Config = Config().model, **settings: Any) -> None:
+    def __init__(self, model: str | Config = DEFAULT_MODEL, **settings: Any) -> None:
         config = model if isinstance(model, Config) else Config(model=model, **settings)
         self._loaded, self.engine = build_engine(config)
 
@@ -89,7 +89,7 @@ class AsyncLLM:
         self.engine = engine
 
     @classmethod
-    async def create(cls, model: str | Config = Config().model, **settings: Any) -> AsyncLLM:
+    async def create(cls, model: str | Config = DEFAULT_MODEL, **settings: Any) -> AsyncLLM:
         """Load a model; arguments as for `LLM`."""
         config = model if isinstance(model, Config) else Config(model=model, **settings)
         return cls(await AsyncEngine.create(config))

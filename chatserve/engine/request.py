@@ -57,6 +57,7 @@ class Request:
             ChoiceOutput(index, group.rules, given.sampling.top_logprobs is not None)
             for index in range(given.sampling.n)
         ]
+        self.num_open = given.sampling.n  # choices that are not finished
         self.prompt_logprobs: list[PublishedToken] | None = None
         self.pending: list[PendingWant] = []
         self.tasks: list[RowTask] = []
@@ -107,7 +108,7 @@ class Request:
 
 
 def _num_shared(sequence: Sequence, shared: set[ForkPoint]) -> int:
-    """Tokens that the sequence has in common with one of those that left their fork points in `shared`; leaves its own."""
+    """Tokens that the sequence has in common with those that left fork points in `shared`; leaves its own."""
     point = sequence._fork_point
     while point is not None:
         if point in shared:

@@ -1,11 +1,10 @@
-"""From wants to rows and back: `RowTask`, rows to compute for one token string, and `PendingWant`, one await in progress.
+"""From wants to rows and back: `RowTask`, rows to compute for one token string; `PendingWant`, one await in progress.
 
 An await may take several steps: answers are kept row by row until all are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ import numpy as np
 from chatserve.decoding.samples import Sample, TopK
 from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import LogitsWant, SampleWant, ScoreWant, TopKWant, VerifyWant, Want
-from chatserve.engine.sampler import Processing, SamplingPlan, SamplingResult
+from chatserve.engine.sampler import SamplingPlan, SamplingResult
+
+_NO_DRAFT: list[int] = []
 
 
 class RowTask:
@@ -22,67 +23,75 @@ class RowTask:
     Sequences with equal tokens share a task: it is computed once, for the `leader`, and the others adopt its KV.
 
     Attributes:
-        members: sequences that have these tokens; the first one leads.
+        leader: the sequence whose table the tokens are computed into.
+        followers: further sequences that have the same tokens.
         draft: tokens to run behind the leader's.
+        first_row: position of the first wanted row.
         next_row: position of the next row that is still wanted.
         end: number of tokens to run in all.
         consumers: pending wants that read the rows, with the index of the sequence in each.
-        first_row: position of the first wanted row.
-        chunk: positions (start, stop) scheduled in the current step; empty when none are.
+        scheduled_from: first position scheduled in the current step; None when none are.
     """
 
-    __slots__ = ("chunk", "consumers", "draft", "end", "first_row", "members", "next_row")
+    __slots__ = ("consumers", "draft", "end", "first_row", "followers", "leader", "next_row", "scheduled_from")
 
     def __init__(self, sequence: Sequence, draft: list[int], last: int) -> None:
-        self.members = [sequence]
+        length = len(sequence._tokens)
+        self.leader = sequence
+        self.followers: list[Sequence] = []
         self.draft = draft
-        self.first_row = self.next_row = len(sequence) - last
-        self.end = len(sequence) + len(draft)
+        self.first_row = self.next_row = length - last
+        self.end = length + len(draft)
         self.consumers: list[tuple[PendingWant, int]] = []
-        self.chunk = (0, 0)
-
-    @property
-    def leader(self) -> Sequence:
-        return self.members[0]
+        self.scheduled_from: int | None = None
 
     @property
     def start(self) -> int:
         """First position to run: what the pages lack, or the next wanted row when they have it already."""
-        return min(self.leader._table.num_tokens, self.next_row)
-
-    @property
-    def is_done(self) -> bool:
-        return self.next_row >= self.end
+        held, next_row = self.leader._table.num_tokens, self.next_row
+        return held if held < next_row else next_row
 
     @property
     def num_computed(self) -> int:
         """Tokens of the leader whose KV is in the pages, those of the current step not counted."""
-        start, stop = self.chunk
         held = self.leader._table.num_tokens
-        return min(held, start) if start < stop else held
+        return held if self.scheduled_from is None else min(held, self.scheduled_from)
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Tokens at these positions, draft included."""
-        length = len(self.leader)
-        if stop <= length:
-            return self.leader[start:stop]
-        return self.leader[start:length] + self.draft[max(0, start - length) : stop - length]
+        own = self.leader._tokens
+        if stop <= len(own):
+            return own[start:stop]
+        return own[start:] + self.draft[max(0, start - len(own)) : stop - len(own)]
 
     def context(self, position: int) -> list[int]:
         """Tokens up to and including `position`: what its row follows from."""
         return self.tokens(0, position + 1)
 
+    def join(self, sequence: Sequence) -> None:
+        """Add a sequence with the same tokens; whoever has most of their KV leads."""
+        if sequence is self.leader or sequence in self.followers:
+            return
+        if sequence._table.num_tokens > self.leader._table.num_tokens:
+            sequence, self.leader = self.leader, sequence
+        self.followers.append(sequence)
+
 
 class PendingWant:
-    """One want of an await in progress; subclasses say what to ask of a row and what to make of the answers."""
+    """One want of an await in progress; subclasses say what to ask of a row and what to make of the answers.
+
+    Attributes:
+        values: the answers so far, for each named sequence one for each row.
+        asked: what was asked in the current step: (index of the sequence, place in the result, place of alternatives).
+    """
 
     __slots__ = ("asked", "num_top", "values", "want")
 
     def __init__(self, want: Any, num_top: int) -> None:
         self.want = want
         self.num_top = num_top
-        self.values: list[Any] = [[] for _ in want.sequences]
-        self.asked: list[tuple[int, int, int]] = []  # (index, place in the result, place of its alternatives)
+        self.values: list[list[Any]] = [[] for _ in want.sequences]
+        self.asked: list[tuple[int, int, int]] = []
 
     def ask(self, plan: SamplingPlan, row: int, index: int, offset: int) -> None:
         """Ask for what row number `row` of the step means to sequence `index`, whose offset-th row it is."""
@@ -95,15 +104,16 @@ class PendingWant:
         self.asked.clear()
 
     def read(self, result: SamplingResult, index: int, place: int, top: int) -> Any:
+        """One answer out of the step's result."""
         raise NotImplementedError
 
     def answer(self) -> Any:
         """What the decoder is resumed with."""
         raise NotImplementedError
 
-    def drafts(self) -> Iterable[list[int]]:
+    def drafts(self) -> list[list[int]]:
         """Tokens to run behind each sequence."""
-        return self.want.drafts or ([] for _ in self.want.sequences)
+        return self.want.drafts or [_NO_DRAFT] * len(self.want.sequences)
 
     def _ask_alternatives(self, plan: SamplingPlan, row: int) -> int:
         return plan.add_top(row, self.num_top) if self.num_top else -1
@@ -113,9 +123,6 @@ class PendingWant:
             return ()
         ids, logprobs = result.top_ids[top, : self.num_top], result.top_logprobs[top, : self.num_top]
         return tuple(zip(ids.tolist(), logprobs.tolist(), strict=True))
-
-    def _read_draw(self, result: SamplingResult, index: int, place: int, top: int) -> Sample:
-        return Sample(result.draw_tokens[place], result.draw_logprobs[place], self._alternatives(result, top))
 
 
 class _PendingSample(PendingWant):
@@ -129,35 +136,31 @@ class _PendingSample(PendingWant):
         self.counters = [_next_counter(sequence) for sequence in want.sequences]
 
     def ask(self, plan: SamplingPlan, row: int, index: int, offset: int) -> None:
-        place = plan.add_draw(row, self.want.warp, self.counters[index])
-        self.asked.append((index, place, self._ask_alternatives(plan, row)))
+        place = plan.add_draw(row, self.want.warp, self._counter(index, offset))
+        self.asked.append((index, place, plan.add_top(row, self.num_top) if self.num_top else -1))
 
-    read = PendingWant._read_draw
+    def read(self, result: SamplingResult, index: int, place: int, top: int) -> Sample:
+        alternatives = self._alternatives(result, top) if top >= 0 else ()
+        return Sample(result.draw_tokens[place], result.draw_logprobs[place], alternatives)
 
-    def answer(self) -> list[Sample]:
+    def answer(self) -> Any:
         return [samples[0] for samples in self.values]
 
+    def _counter(self, index: int, offset: int) -> tuple[int, int, int, int]:
+        return self.counters[index]
 
-class _PendingVerify(PendingWant):
+
+class _PendingVerify(_PendingSample):
     """A draw at every drafted position and one behind; those behind the first disagreement are dropped."""
 
-    __slots__ = ("counters",)
-    want: VerifyWant
-
-    def __init__(self, want: VerifyWant, num_top: int) -> None:
-        super().__init__(want, num_top)
-        self.counters = [_next_counter(sequence) for sequence in want.sequences]
-
-    def ask(self, plan: SamplingPlan, row: int, index: int, offset: int) -> None:
-        key, epoch, position, ordinal = self.counters[index]
-        counter = (key, epoch, position + offset, ordinal if offset == 0 else 0)
-        place = plan.add_draw(row, self.want.warp, counter)
-        self.asked.append((index, place, self._ask_alternatives(plan, row)))
-
-    read = PendingWant._read_draw
+    __slots__ = ()
 
     def answer(self) -> list[list[Sample]]:
         return [_agreed(samples, draft) for samples, draft in zip(self.values, self.drafts(), strict=True)]
+
+    def _counter(self, index: int, offset: int) -> tuple[int, int, int, int]:
+        key, epoch, position, ordinal = self.counters[index]
+        return key, epoch, position + offset, 0 if offset else ordinal
 
 
 class _PendingTopK(PendingWant):
@@ -236,6 +239,10 @@ def expand(wants: tuple[Want[Any], ...], num_top: int) -> tuple[list[PendingWant
         num_top: alternatives to report with each token.
     """
     pending = [_PENDING[type(want)](want, num_top) for want in wants]
+    if len(pending) == 1 and len(wants[0].sequences) == 1:  # by far the most frequent
+        task = RowTask(wants[0].sequences[0], pending[0].drafts()[0], wants[0].last)
+        task.consumers.append((pending[0], 0))
+        return pending, [task]
     tasks: dict[Any, RowTask] = {}
     for item in pending:
         for index, (sequence, draft) in enumerate(zip(item.want.sequences, item.drafts(), strict=True)):
@@ -246,13 +253,12 @@ def expand(wants: tuple[Want[Any], ...], num_top: int) -> tuple[list[PendingWant
 def _task_for(tasks: dict[Any, RowTask], sequence: Sequence, draft: list[int], last: int) -> RowTask:
     point = sequence._fork_point
     identity = point if point is not None and point.length == len(sequence) else sequence
-    key = (identity, last, tuple(draft)) if draft else (identity, last)
+    key = (identity, last, tuple(draft))
     task = tasks.get(key)
     if task is None:
         task = tasks[key] = RowTask(sequence, draft, last)
-    elif sequence not in task.members:
-        leads = sequence._table.num_tokens > task.leader._table.num_tokens
-        task.members.insert(0 if leads else len(task.members), sequence)
+    else:
+        task.join(sequence)
     return task
 
 
@@ -260,7 +266,7 @@ def _next_counter(sequence: Sequence) -> tuple[int, int, int, int]:
     """(key, epoch, position, ordinal) of the next draw of a sequence; counts it."""
     epoch, ordinal = sequence._counter
     sequence._counter = (epoch, ordinal + 1)
-    return sequence._key, epoch, len(sequence), ordinal
+    return sequence._key, epoch, len(sequence._tokens), ordinal
 
 
 def _agreed(samples: list[Sample], draft: list[int]) -> list[Sample]:

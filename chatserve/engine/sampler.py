@@ -139,7 +139,8 @@ def draw_immediately(
 def log_softmax(row: Row) -> Row:
     """Log-probabilities float32[V] of one row, summed in double precision."""
     shifted = row - row.max()
-    return (shifted - np.log(np.exp(shifted, dtype=np.float64).sum())).astype(np.float32)
+    logprobs: Row = (shifted - np.log(np.exp(shifted, dtype=np.float64).sum())).astype(np.float32)
+    return logprobs
 
 
 def warp_row(logprobs: Row, warp: Warp) -> Row:

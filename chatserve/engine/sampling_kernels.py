@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, prange, types
@@ -35,7 +34,7 @@ def _float_from_bits(typing_context: Any, bits: Any) -> Any:
 
 @njit(inline="always")
 def _exp(x: np.float32) -> np.float32:
-    """e**x for x <= 0, relative error below 2e-7; 0 below -87. Written so that LLVM vectorises it, which libm's expf is not.
+    """e**x for x <= 0, relative error below 2e-7; 0 below -87. LLVM vectorises it, unlike a call of libm's expf.
 
     2**n * 2**f with f in [-0.5, 0.5], the latter by its Taylor polynomial in f * ln 2.
     """
@@ -107,7 +106,7 @@ def best_tokens(logits: Float32, rows: Int64, k: int, ids: Int64) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _argmax(x: Float32, maximum: np.float32) -> int:
+def _argmax(x: Float32, maximum: np.float32) -> Any:
     for i in range(len(x)):
         if x[i] == maximum:
             return i
@@ -129,7 +128,7 @@ def _weigh(x: Float32, maximum: np.float32, temperature: float, weights: Float32
 
 @njit(nogil=True, cache=True)
 def _pick(weights: Float32, target: float) -> int:
-    """The first index at which the running sum passes `target`; the last one with weight when rounding ends the scan."""
+    """The first index at which the running sum passes `target`; else the last one with weight."""
     running = np.float64(0.0)
     last = 0
     for i in range(len(weights)):
@@ -171,7 +170,7 @@ def _kept(weights: Float32, total: float, top_k: int, top_p: float, min_p: float
 @njit(nogil=True, cache=True)
 def draw_one(
     x: Float32, maximum: np.float32, temperature: float, top_k: int, top_p: float, min_p: float, uniform: float
-) -> int:
+) -> Any:
     """One token from a row of processed logits, by inversion of the cumulative distribution at `uniform`.
 
     The cumulative sum runs in order of token id, or, where a filter is set, from the likeliest token down.

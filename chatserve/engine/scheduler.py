@@ -77,7 +77,7 @@ class Scheduler:
             self.waiting.remove(request)
 
     def schedule(self) -> list[Chunk]:
-        """Choose the chunks of the next step and give them blocks. May preempt, release idle KV and note exhausted requests."""
+        """Choose the next step's chunks and give them blocks; may preempt, release idle KV, note exhausted requests."""
         self._admit()
         chunks: list[Chunk] = []
         prefills: list[tuple[Request, RowTask]] = []
@@ -138,13 +138,15 @@ class Scheduler:
 
     def _ready_tasks(self, request: Request) -> list[RowTask]:
         """Tasks that may run now: all but those that wait for a common part, or for another task of their sequence."""
+        leaders: set[Sequence] = set()
         ready: list[RowTask] = []
         for place, task in enumerate(request.tasks):
-            if len(request.tasks) > 1 and any(other.leader is task.leader for other in ready):
+            leader = task.leader
+            if leader in leaders or not self._borrow(request, place):
                 continue
-            if task.leader._fork_point is not None and not self._borrow(request, place):
-                continue
-            task.leader._align_ahead(task.draft)
+            if leader._ahead:
+                leader._align_ahead(task.draft)
+            leaders.add(leader)
             ready.append(task)
         return ready
 
@@ -155,14 +157,13 @@ class Scheduler:
         writes, so a block written now could not be copied now.
         """
         sequence = request.tasks[place].leader
-        earlier = {task.leader: task for task in request.tasks[:place]}
         point = sequence._fork_point
         while point is not None and point.length > sequence._table.num_tokens:
             leader = point.leader
             if leader is None or leader is sequence:
                 sequence._lead(point)
             else:
-                task = earlier.get(leader)
+                task = next((task for task in request.tasks[:place] if task.leader is leader), None)
                 computed = task.num_computed if task else leader._table.num_tokens
                 if task and computed < point.length:
                     return False
@@ -174,17 +175,18 @@ class Scheduler:
         return True
 
     def _take(self, request: Request, task: RowTask, stop: int) -> Chunk:
-        start, table = task.start, task.leader._table
-        first_new = table.num_tokens
-        table.extend(max(0, stop - first_new))
-        task.leader._ahead = task.draft[: max(0, table.num_tokens - len(task.leader))] or task.leader._ahead
-        task.chunk = (start, stop)
+        """Make slots for the chunk; there is room for them."""
+        leader, start, first_new = task.leader, task.start, task.leader._table.num_tokens
+        leader._table.extend(max(0, stop - first_new))
+        if task.draft and stop > max(first_new, len(leader)):
+            leader._ahead = task.draft[: stop - len(leader)]
+        task.scheduled_from = start
         return Chunk(request, task, start, stop, first_new, max(start, task.next_row))
 
     # room
 
     def _make_room(self, request: Request, task: RowTask, stop: int) -> bool:
-        """Free blocks until the chunk fits: idle sequences give theirs up first, then the latest arrival is preempted."""
+        """Free blocks until the chunk fits: idle sequences give theirs up first, then the latest arrivals."""
         table = task.leader._table
         while table.num_needed(max(0, stop - table.num_tokens)) > self.pool.num_free:
             if self._release_idle():
@@ -202,7 +204,7 @@ class Scheduler:
     def _release_idle(self) -> bool:
         """Let one idle sequence, of the newest request that has any, give up KV: private tails before shared blocks."""
         for request in reversed(self.running):
-            named = {member for task in request.tasks for member in task.members}
+            named = {member for task in request.tasks for member in (task.leader, *task.followers)}
             idle = [sequence for sequence in request.group.live if sequence not in named and sequence._table.num_blocks]
             for release in (Sequence._give_up_tail, Sequence._give_up_kv):
                 for sequence in sorted(idle, key=lambda candidate: candidate.last_awaited):
@@ -213,7 +215,7 @@ class Scheduler:
         return False
 
     def _preempt(self, victim: Request) -> None:
-        """Recomputation (section 4.5): all sequences of the group give up their blocks at once and keep their tokens."""
+        """Recomputation (section 4.5): all sequences of the group give up their blocks and keep their tokens."""
         self._stop_running(victim)
         place = 0
         while place < self.num_preempted and self.waiting[place].arrival < victim.arrival:
@@ -228,4 +230,4 @@ class Scheduler:
         request.is_running = False
         request.group.give_up_kv()
         for task in request.tasks:
-            task.chunk = (0, 0)
+            task.scheduled_from = None

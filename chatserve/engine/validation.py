@@ -1,4 +1,4 @@
-"""What a request must satisfy before any work is done for it. Messages name the field, the value and what is allowed."""
+"""What a request must satisfy before any work is done for it. Messages name field, value and what is allowed."""
 
 from __future__ import annotations
 

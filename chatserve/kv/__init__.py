@@ -1,4 +1,4 @@
-"""Physical KV memory as numbers: block pool, reference counts, block tables. Knows no tensors (PagedAttention, sections 4.2 to 4.4)."""
+"""KV memory as numbers: block pool, reference counts, block tables (PagedAttention, section 4); no tensors."""
 
 from chatserve.kv.block_pool import BlockPool, OutOfBlocksError
 from chatserve.kv.block_table import BlockTable

@@ -42,8 +42,10 @@ class BlockTable:
 
     def num_needed(self, num_new: int) -> int:
         """Blocks that `extend(num_new)` takes from the pool, a copy-on-write included."""
+        if not num_new:
+            return 0
         grown = self.pool.blocks_for(self.num_tokens + num_new) - self._num_blocks
-        return grown + (1 if num_new and self._writes_shared_block() else 0)
+        return grown + 1 if self._writes_shared_block() else grown
 
     def extend(self, num_new: int) -> None:
         """Make slots for `num_new` more tokens; the caller has checked `num_needed` against the pool."""
@@ -53,7 +55,9 @@ class BlockTable:
             last = self._num_blocks - 1
             self._blocks[last] = self.pool.copy_on_write(int(self._blocks[last]))
         self.num_tokens += num_new
-        self._resize(self.pool.blocks_for(self.num_tokens))
+        count = self.pool.blocks_for(self.num_tokens)
+        if count > self._num_blocks:
+            self._grow(count)
 
     def truncate(self, num_tokens: int) -> None:
         """Drop the slots behind the first `num_tokens`; blocks that hold none of them are released."""
@@ -92,7 +96,7 @@ class BlockTable:
         is_partial = self.num_tokens % self.pool.block_size != 0
         return is_partial and bool(self.pool.ref_counts[self._blocks[self._num_blocks - 1]] > 1)
 
-    def _resize(self, count: int) -> None:
+    def _grow(self, count: int) -> None:
         if count > len(self._blocks):
             self._blocks = np.concatenate([self._blocks, np.empty(count, np.int32)])
         for logical in range(self._num_blocks, count):
