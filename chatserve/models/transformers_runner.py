@@ -165,4 +165,8 @@ def probe(model: PreTrainedModel, name: str) -> KvShape:
 
 
 def _choose_backend(shape: KvShape, model: PreTrainedModel) -> AttentionBackend:
-    return TorchPages(shape, model.device, model.dtype)
+    if model.device.type != "cpu":
+        return TorchPages(shape, model.device, model.dtype)
+    from chatserve.models.pages import CpuPages  # numba is not needed elsewhere
+
+    return CpuPages(shape, model.config.get_text_config().num_attention_heads)
