@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test test-full lint bench references clean
+.PHONY: serve test test-full lint bench references docs clean
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.installed
@@ -28,6 +28,9 @@ bench: $(VENV)/.installed-test
 
 references: $(VENV)/.installed-test
 	for script in tests/*/record_references.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(VENV)/.installed-test
+	$(BIN)/python tests/project/test_documents.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
