@@ -8,7 +8,8 @@ from dataclasses import replace
 from chatserve.config import Config
 from chatserve.decoding.registry import Registry
 from chatserve.engine import sampler
-from chatserve.engine.engine import Engine, EngineLimits
+from chatserve.engine.engine import Engine
+from chatserve.engine.request_factory import EngineLimits
 from chatserve.errors import ConfigError
 from chatserve.models.loading import LoadedModel, load_model
 from chatserve.models.runner import ModelInfo, Runner

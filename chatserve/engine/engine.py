@@ -9,40 +9,28 @@ and may run in another. Nothing here knows asyncio or HTTP.
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
-from chatserve.decoding.context import Context
 from chatserve.decoding.errors import DecoderError
-from chatserve.decoding.group import Rules, SequenceGroup
-from chatserve.decoding.randomness import derive_seed
-from chatserve.decoding.registry import Decoder, Registry
+from chatserve.decoding.registry import Registry
 from chatserve.decoding.samples import Sample
 from chatserve.decoding.sequence import Sequence
-from chatserve.decoding.wants import ScoreWant, Warp, checked_wants
+from chatserve.decoding.wants import checked_wants
 from chatserve.engine import sampler
 from chatserve.engine.batching import build_batch, num_rows, row_owners
-from chatserve.engine.generation import GenerationRequest, PublishedToken
-from chatserve.engine.output import published
+from chatserve.engine.generation import GenerationRequest
 from chatserve.engine.request import Listener, Request
+from chatserve.engine.request_factory import EngineLimits, RequestFactory
 from chatserve.engine.rows import expand
-from chatserve.engine.sampler import Processing, SamplingPlan, SamplingResult
+from chatserve.engine.sampler import SamplingPlan, SamplingResult
 from chatserve.engine.scheduler import Chunk, Limits, Scheduler
-from chatserve.engine.validation import check_request
-from chatserve.errors import ChatserveError, ContextLengthError, GenerationError, RequestError
+from chatserve.errors import ChatserveError, GenerationError, RequestError
 from chatserve.kv import BlockPool, check_integrity
 from chatserve.models.batch import Batch
 from chatserve.models.runner import Runner
-from chatserve.text import StopMatcher, Vocabulary
+from chatserve.text import Vocabulary
 
 _log = logging.getLogger("chatserve.engine")
-_EXTRA_PROMPTS = 1 << 40  # number of the first `Context.sequence` prompt among the forks a seed is derived for
 
 
 @dataclass(slots=True)
@@ -64,17 +52,6 @@ class Step:
         except Exception as error:  # whatever a model raises must end the step's requests, not the engine
             _log.exception("the forward failed")
             self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """Bounds of the engine (see `Config` for the fields)."""
-
-    num_blocks: int
-    block_size: int = 16
-    max_batch_tokens: int = 512
-    max_running_sequences: int = 256
-    max_sequences: int = 512
 
 
 class Engine:
@@ -101,7 +78,7 @@ class Engine:
         self.num_steps = 0
         self.num_finished = 0
         self.num_exhausted = 0
-        self._num_arrivals = 0
+        self._factory = RequestFactory(runner.info, vocabulary, registry, self.pool, limits)
         runner.allocate(limits.num_blocks, limits.block_size)
 
     # requests
@@ -112,11 +89,7 @@ class Engine:
         Raises RequestError for whatever can be refused, GenerationError when the decoder breaks at once; nothing is
         held then. `listener` is called with each Delta, then once with None or the error that ended the request.
         """
-        check_request(given, self.runner.info)
-        decoder = self.registry.get(given.decoder or _default_decoder(given))
-        params = decoder.make_params(given.decoder_params)
-        request = self._make_request(given, decoder, params, listener)
-        self._check_fits(request)
+        request = self._factory.make(given, listener)
         self.requests[request] = None
         try:
             self._resume(request, None)
@@ -126,7 +99,8 @@ class Engine:
         except Exception as error:
             self._release(request)
             raise _as_generation_error(error, request) from error
-        self.scheduler.add(request)
+        if not request.is_finished:
+            self.scheduler.add(request)
         return request
 
     def abort(self, request: Request) -> None:
@@ -201,65 +175,7 @@ class Engine:
         self.end_step(step)
         return True
 
-    # the decoder's host
-
-    def draw(self, request: Request, sequence: Sequence, logits: NDArray[np.float32], warp: Warp) -> Sample:
-        """`Context.draw`."""
-        epoch, ordinal = sequence._counter
-        sequence._counter = (epoch, ordinal + 1)
-        counter = (sequence._key, epoch, len(sequence), ordinal)
-        token, logprob = sampler.draw_immediately(
-            logits, request.processing, sequence.tokens, sequence.prompt_len, warp, counter
-        )
-        return Sample(token, logprob)
-
     # parts
-
-    def _make_request(self, given: GenerationRequest, decoder: Decoder, params: object, listener: Listener) -> Request:
-        num_sequences = max(1, decoder.num_sequences(params, given.sampling.n))
-        if num_sequences > self.limits.max_sequences:
-            raise RequestError(
-                f"the request may hold {num_sequences} sequences; allowed are {self.limits.max_sequences}",
-                param="n" if decoder.params.__struct_fields__ == () else "decoder_params",
-                code="invalid_value",
-            )
-        sampling = given.sampling
-        if sampling.seed is None:
-            given = _replace_seed(given, random.getrandbits(63))
-        group = SequenceGroup(self.pool, self._rules(given), self.limits.max_sequences)
-        processing = Processing(sampling, group.rules.end_token_ids)
-        self._num_arrivals += 1
-        request = Request(given, group, processing, num_sequences, listener, self._num_arrivals)
-        request.context = Context(group, given.sampling, _Host(self, request), request.trace)
-        request.coroutine = decoder(request.context, request.prompt, params)
-        if given.prompt_logprobs is not None:
-            request.coroutine = _with_prompt_logprobs(request, request.coroutine)
-        return request
-
-    def _rules(self, given: GenerationRequest) -> Rules:
-        sampling, info = given.sampling, self.runner.info
-        room = info.max_model_len - len(given.prompt_token_ids)
-        ends = () if sampling.ignore_eos else self.vocabulary.end_token_ids
-        return Rules(
-            vocabulary=self.vocabulary,
-            vocab_size=info.vocab_size,
-            end_token_ids=frozenset(ends) | frozenset(sampling.stop_token_ids),
-            stop_strings=sampling.stop,
-            stop_matcher=StopMatcher(sampling.stop, self.vocabulary) if sampling.stop else None,
-            min_tokens=sampling.min_tokens,
-            max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,
-            max_len=info.max_model_len,
-        )
-
-    def _check_fits(self, request: Request) -> None:
-        needed = self.pool.blocks_for(request.prompt.prompt_len + 1) + request.num_sequences - 1
-        if needed > self.pool.num_blocks:
-            raise ContextLengthError(
-                f"the request can never fit: it needs {needed} KV blocks of {self.pool.block_size} tokens"
-                f" ({request.prompt.prompt_len} prompt tokens, {request.num_sequences} sequences),"
-                f" the pool has {self.pool.num_blocks}",
-                param="prompt",
-            )
 
     def _schedule(self) -> list[Chunk]:
         while True:
@@ -393,38 +309,6 @@ class Engine:
         self.requests.pop(request, None)
 
 
-class _Host:
-    """The engine as one request's context sees it."""
-
-    def __init__(self, engine: Engine, request: Request) -> None:
-        self._engine = engine
-        self._request = request
-        self._num_prompts = 0
-
-    def draw(self, sequence: Sequence, logits: NDArray[np.float32], warp: Warp) -> Sample:
-        return self._engine.draw(self._request, sequence, logits, warp)
-
-    def new_sequence(self, tokens: list[int], parent: Sequence | None) -> Sequence:
-        group = self._request.group
-        if parent is not None:
-            child = parent.fork()
-            child._become_prompt(tokens)
-            return child
-        self._num_prompts += 1
-        key = derive_seed(self._request.prompt._key, _EXTRA_PROMPTS + self._num_prompts)
-        return Sequence(group, tokens, len(tokens), key)
-
-
-def _default_decoder(given: GenerationRequest) -> str:
-    if given.sampling.n > 1:
-        return "parallel"
-    return "greedy" if given.sampling.temperature == 0 else "sampling"
-
-
-def _replace_seed(given: GenerationRequest, seed: int) -> GenerationRequest:
-    return msgspec.structs.replace(given, sampling=msgspec.structs.replace(given.sampling, seed=seed))
-
-
 def _as_generation_error(error: Exception, request: Request) -> GenerationError:
     """What the client sees of an exception that came out of a decoder."""
     if isinstance(error, GenerationError):
@@ -436,20 +320,3 @@ def _as_generation_error(error: Exception, request: Request) -> GenerationError:
 def _continues(source: Sequence, samples: list[Sample]) -> bool:
     """Whether the source still begins with the published tokens."""
     return source.generated[: len(samples)] == [sample.token for sample in samples]
-
-
-async def _with_prompt_logprobs(request: Request, decoder: Coroutine[Any, Any, None]) -> None:
-    """Run the decoder, and beside it score the prompt's tokens into `request.prompt_logprobs`."""
-    context = request.context
-    assert context is not None
-    await context.gather(_score_prompt(request), decoder)
-
-
-async def _score_prompt(request: Request) -> None:
-    prompt, vocabulary = request.prompt.tokens, request.group.rules.vocabulary
-    want = ScoreWant([request.prompt], [[*prompt[1:], prompt[-1]]], "raw")  # the last row predicts the answer: unused
-    want.drafts, want.last = None, len(prompt)
-    [scored] = await want
-    first = PublishedToken(prompt[0], vocabulary.token_bytes(prompt[0]), None)
-    rest = [published(sample, vocabulary.token_bytes(sample.token), vocabulary) for sample in scored[:-1]]
-    request.prompt_logprobs = [first, *rest]

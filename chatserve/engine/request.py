@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from chatserve.decoding.context import Context
 from chatserve.decoding.group import SequenceGroup
+from chatserve.decoding.randomness import MASK
 from chatserve.decoding.sequence import ForkPoint, Sequence
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
 from chatserve.engine.output import ChoiceOutput
@@ -47,9 +48,8 @@ class Request:
         self.num_sequences = num_sequences
         self.listener = listener
         self.arrival = arrival
-        self.prompt = Sequence(
-            group, list(given.prompt_token_ids), len(given.prompt_token_ids), given.sampling.seed or 0
-        )
+        tokens = list(given.prompt_token_ids)
+        self.prompt = Sequence(group, tokens, len(tokens), (given.sampling.seed or 0) & MASK)
         self.trace: list[dict[str, Any]] | None = [] if given.return_trace else None
         self.context: Context | None = None
         self.coroutine: Any = None

@@ -19,7 +19,13 @@ Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
 _LOG2E = np.float32(1.4426950408889634)
+_SMALL_SIZE = 1 << 18  # logits; below, waking a second thread costs more than it saves, and far more on a busy machine
 _SMALL_K = 128  # up to here the best k are kept by insertion; a sort of the whole row is cheaper above
+
+
+def use_threads_for(size: int) -> None:
+    """Let the parallel kernels of the calling thread use one thread for little work, all of them otherwise."""
+    numba.set_num_threads(1 if size < _SMALL_SIZE else numba.config.NUMBA_NUM_THREADS)
 
 
 @intrinsic

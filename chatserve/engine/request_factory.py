@@ -1,0 +1,160 @@
+"""`RequestFactory`: from what a client asks to a `Request` whose decoder can be started; refuses what can't be run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from chatserve.decoding.context import Context
+from chatserve.decoding.group import Rules, SequenceGroup
+from chatserve.decoding.randomness import derive_seed
+from chatserve.decoding.registry import Decoder, Registry
+from chatserve.decoding.samples import Sample
+from chatserve.decoding.sequence import Sequence
+from chatserve.decoding.wants import ScoreWant, Warp
+from chatserve.engine import sampler
+from chatserve.engine.generation import GenerationRequest, PublishedToken
+from chatserve.engine.output import published
+from chatserve.engine.request import Listener, Request
+from chatserve.engine.sampler import Processing
+from chatserve.engine.validation import check_request
+from chatserve.errors import ContextLengthError, RequestError
+from chatserve.kv import BlockPool
+from chatserve.models.runner import ModelInfo
+from chatserve.text import StopMatcher, Vocabulary
+
+_EXTRA_PROMPTS = 1 << 40  # number of the first `Context.sequence` prompt among the forks a seed is derived for
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Bounds of the engine (see `Config` for the fields)."""
+
+    num_blocks: int
+    block_size: int = 16
+    max_batch_tokens: int = 512
+    max_running_sequences: int = 256
+    max_sequences: int = 512
+
+
+class RequestFactory:
+    """Makes requests for one model, pool and set of decoders; numbers them by arrival."""
+
+    def __init__(
+        self, info: ModelInfo, vocabulary: Vocabulary, registry: Registry, pool: BlockPool, limits: EngineLimits
+    ) -> None:
+        self._info = info
+        self._vocabulary = vocabulary
+        self._registry = registry
+        self._pool = pool
+        self._limits = limits
+        self._num_made = 0
+
+    def make(self, given: GenerationRequest, listener: Listener) -> Request:
+        """A request with its decoder's coroutine not started. Raises RequestError for whatever can be refused."""
+        check_request(given, self._info)
+        decoder = self._registry.get(given.decoder or _default_decoder(given))
+        params = decoder.make_params(given.decoder_params)
+        num_sequences = max(1, decoder.num_sequences(params, given.sampling.n))
+        self._check_fits(len(given.prompt_token_ids), num_sequences)
+        if given.sampling.seed is None:
+            given = _with_seed(given, random.getrandbits(63))
+        group = SequenceGroup(self._pool, self._rules(given), self._limits.max_sequences)
+        processing = Processing(given.sampling, group.rules.end_token_ids)
+        self._num_made += 1
+        request = Request(given, group, processing, num_sequences, listener, self._num_made)
+        self._start(request, decoder, params)
+        return request
+
+    def _start(self, request: Request, decoder: Decoder, params: object) -> None:
+        context = Context(request.group, request.given.sampling, _Host(request), request.trace)
+        coroutine = decoder(context, request.prompt, params)
+        if request.given.prompt_logprobs is not None:
+            coroutine = _with_prompt_logprobs(request, context, coroutine)
+        request.context, request.coroutine = context, coroutine
+
+    def _rules(self, given: GenerationRequest) -> Rules:
+        sampling, info = given.sampling, self._info
+        room = info.max_model_len - len(given.prompt_token_ids)
+        ends = () if sampling.ignore_eos else self._vocabulary.end_token_ids
+        return Rules(
+            vocabulary=self._vocabulary,
+            vocab_size=info.vocab_size,
+            end_token_ids=frozenset(ends) | frozenset(sampling.stop_token_ids),
+            stop_strings=sampling.stop,
+            stop_matcher=StopMatcher(sampling.stop, self._vocabulary) if sampling.stop else None,
+            min_tokens=sampling.min_tokens,
+            max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,
+            max_len=info.max_model_len,
+        )
+
+    def _check_fits(self, prompt_len: int, num_sequences: int) -> None:
+        if num_sequences > self._limits.max_sequences:
+            raise RequestError(
+                f"the request may hold {num_sequences} sequences; allowed are {self._limits.max_sequences}",
+                code="invalid_value",
+            )
+        needed = self._pool.blocks_for(prompt_len + 1) + num_sequences - 1
+        if needed > self._pool.num_blocks:
+            raise ContextLengthError(
+                f"the request can never fit: it needs {needed} KV blocks of {self._pool.block_size} tokens"
+                f" ({prompt_len} prompt tokens, {num_sequences} sequences), the pool has {self._pool.num_blocks}",
+                param="prompt",
+            )
+
+
+class _Host:
+    """The engine as one request's context sees it."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._num_prompts = 0
+
+    def draw(self, sequence: Sequence, logits: NDArray[np.float32], warp: Warp) -> Sample:
+        epoch, ordinal = sequence._counter
+        sequence._counter = (epoch, ordinal + 1)
+        counter = (sequence._key, epoch, len(sequence), ordinal)
+        token, logprob = sampler.draw_immediately(
+            logits, self._request.processing, sequence.tokens, sequence.prompt_len, warp, counter
+        )
+        return Sample(token, logprob)
+
+    def new_sequence(self, tokens: list[int], parent: Sequence | None) -> Sequence:
+        if parent is not None:
+            child = parent.fork()
+            child._become_prompt(tokens)
+            return child
+        self._num_prompts += 1
+        key = derive_seed(self._request.prompt._key, _EXTRA_PROMPTS + self._num_prompts)
+        return Sequence(self._request.group, tokens, len(tokens), key)
+
+
+def _default_decoder(given: GenerationRequest) -> str:
+    if given.sampling.n > 1:
+        return "parallel"
+    return "greedy" if given.sampling.temperature == 0 else "sampling"
+
+
+def _with_seed(given: GenerationRequest, seed: int) -> GenerationRequest:
+    return msgspec.structs.replace(given, sampling=msgspec.structs.replace(given.sampling, seed=seed))
+
+
+async def _with_prompt_logprobs(request: Request, context: Context, decoder: Coroutine[Any, Any, None]) -> None:
+    """Run the decoder, and beside it score the prompt's tokens into `request.prompt_logprobs`."""
+    await context.gather(_score_prompt(request), decoder)
+
+
+async def _score_prompt(request: Request) -> None:
+    prompt, vocabulary = request.prompt.tokens, request.group.rules.vocabulary
+    want = ScoreWant([request.prompt], [[*prompt[1:], prompt[-1]]], "raw")  # the last row predicts the answer: unused
+    want.drafts, want.last = None, len(prompt)
+    [scored] = await want
+    first = PublishedToken(prompt[0], vocabulary.token_bytes(prompt[0]), None)
+    rest = [published(sample, vocabulary.token_bytes(sample.token), vocabulary) for sample in scored[:-1]]
+    request.prompt_logprobs = [first, *rest]
