@@ -1,7 +1,6 @@
 """The HTTP interface: an OpenAI-compatible API, decoder routes and the chat page over one engine.
 
-`create_app` gives the Starlette application, `serve` runs it until a signal. The server knows the engine only by the
-protocol in `chatserve.server.engine_port`.
+`create_app` gives the Starlette application, `serve` runs it until a signal.
 """
 
 from chatserve.server.app import create_app

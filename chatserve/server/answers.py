@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
+from chatserve.engine.async_engine import AsyncEngine, Generation
 from chatserve.engine.generation import Delta, GenerationRequest, Usage
-from chatserve.server.engine_port import Engine, Generation
 
 
 class Answers:
@@ -17,7 +17,7 @@ class Answers:
         self.generations = generations
 
     @classmethod
-    async def submit(cls, engine: Engine, requests: Sequence[GenerationRequest]) -> Answers:
+    async def submit(cls, engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> Answers:
         """Submit all requests or none: a refusal of one cancels those before it, and is raised."""
         accepted: list[Generation] = []
         try:

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chatserve.config import Config
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ChatserveError
 from chatserve.server.chat import ChatRoutes
 from chatserve.server.completions import CompletionRoutes
-from chatserve.server.engine_port import Engine
 from chatserve.server.errors import failure_of
 from chatserve.server.information import InformationRoutes
 from chatserve.server.middleware import CatchAll, RequestLog
@@ -24,7 +24,7 @@ from chatserve.server.page import page_routes
 from chatserve.server.tokens import TokenRoutes
 
 
-def create_app(engine: Engine, config: Config) -> Starlette:
+def create_app(engine: AsyncEngine, config: Config) -> Starlette:
     """The whole HTTP interface. Its lifespan ends with `engine.shutdown`; starting the engine is the caller's."""
 
     @asynccontextmanager

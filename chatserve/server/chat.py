@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chatserve.config import Config
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import ChatBody
 from chatserve.server.collecting import Choice, Collected, collect_unless_gone
-from chatserve.server.engine_port import Engine
 from chatserve.server.frames import ChatFrames, ChunkHead
 from chatserve.server.generation_requests import (
     chat_alternatives,
@@ -34,7 +34,7 @@ from chatserve.server.validation import parse, read_body
 class ChatRoutes:
     """Chat completions over one engine."""
 
-    def __init__(self, engine: Engine, config: Config) -> None:
+    def __init__(self, engine: AsyncEngine, config: Config) -> None:
         self._engine = engine
         self._config = config
 

@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chatserve.config import Config
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.generation import GenerationRequest
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import CompletionBody
 from chatserve.server.collecting import Choice, Collected, collect_unless_gone
 from chatserve.server.completion_frames import CompletionFrames
 from chatserve.server.echo import Echo, Prompt
-from chatserve.server.engine_port import Engine
 from chatserve.server.frames import ChunkHead
 from chatserve.server.generation_requests import (
     check_model,
@@ -36,7 +36,7 @@ from chatserve.server.validation import parse, read_body
 class CompletionRoutes:
     """Legacy completions over one engine."""
 
-    def __init__(self, engine: Engine, config: Config) -> None:
+    def __init__(self, engine: AsyncEngine, config: Config) -> None:
         self._engine = engine
         self._config = config
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chatserve.server.engine_port import Generation
+from chatserve.engine.async_engine import Generation
 from chatserve.server.logprobs import LegacyLogprobs
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of the request, as text and as ids."""
+    """One prompt of the request, as text (given, or decoded from the ids given) and as ids."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -33,6 +33,4 @@ class Echo:
     def logprobs(self, choice: int, builder: LegacyLogprobs) -> dict[str, list[Any]]:
         """The prompt's log-probabilities; may be asked once the choice has produced something."""
         number = choice // self._choices_each
-        token_ids = self._prompts[number].token_ids
-        found = self._generations[number].prompt_logprobs or [None] * len(token_ids)
-        return builder.prompt(token_ids, found)
+        return builder.prompt(self._generations[number].prompt_logprobs or [])

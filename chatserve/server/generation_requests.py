@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from chatserve.decoding.sampling import Sampling
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.generation import GenerationRequest
 from chatserve.errors import ModelNotFoundError, RequestError
 from chatserve.server.bodies import ChatBody, CompletionBody, GenerationBody
-from chatserve.server.engine_port import Engine
 
 _COMPLETION_MAX_TOKENS = 16
 
 
-def check_model(engine: Engine, model: str | None) -> None:
+def check_model(engine: AsyncEngine, model: str | None) -> None:
     """Raises ModelNotFoundError unless `model` is absent or the one that is served."""
     if model is not None and model != engine.info.name:
         raise ModelNotFoundError(f"The model {model[:200]!r} is not served here; {engine.info.name!r} is.")

@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chatserve.server.engine_port import DecoderInfo, Engine
+from chatserve.decoding.registry import DecoderInfo
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.server.generation_requests import check_model
 from chatserve.server.responses import json_response
 
@@ -17,7 +18,7 @@ from chatserve.server.responses import json_response
 class InformationRoutes:
     """Read-only routes over one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._created = int(time.time())
 

@@ -60,13 +60,11 @@ class LegacyLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
-    def prompt(self, token_ids: Iterable[int], found: Iterable[PublishedToken | None]) -> dict[str, list[Any]]:
-        """The echoed prompt; `found` runs parallel to `token_ids`, None where nothing is known (the first token)."""
+    def prompt(self, tokens: Iterable[PublishedToken]) -> dict[str, list[Any]]:
+        """The echoed prompt; its first token has no log-probability."""
         lists = _empty_lists()
-        for token_id, token in zip(token_ids, found, strict=True):
-            raw = self._vocabulary.token_bytes(token_id)
-            shown = PublishedToken(token_id, raw, token.logprob if token else None, token.top if token else ())
-            self._add(lists, shown, is_known=shown.logprob is not None)
+        for token in tokens:
+            self._add(lists, token, is_known=token.logprob is not None)
         return lists
 
     def answer(self, tokens: Iterable[PublishedToken]) -> dict[str, list[Any]]:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ContextLengthError, RequestError
 from chatserve.server.bodies import ContentPart, Message
-from chatserve.server.engine_port import Engine
 
 Result = TypeVar("Result")
 
@@ -24,7 +24,7 @@ _TEMPLATE_ROLES = {
 }
 
 
-async def chat_prompt(engine: Engine, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
+async def chat_prompt(engine: AsyncEngine, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
     """Token ids of a conversation, by the model's chat template. Raises RequestError (no template, bad message)."""
     template = engine.chat_template
     if template is None:
@@ -84,7 +84,7 @@ def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
     return "".join(texts)
 
 
-async def text_prompt(engine: Engine, text: str, *, add_special_tokens: bool = True) -> list[int]:
+async def text_prompt(engine: AsyncEngine, text: str, *, add_special_tokens: bool = True) -> list[int]:
     """Token ids of plain text."""
     return await off_loop_when_long(
         len(text), lambda: engine.vocabulary.encode(text, add_special_tokens=add_special_tokens)
@@ -115,7 +115,7 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[
     return [item for item in prompt if not isinstance(item, int)]
 
 
-def check_prompt_ids(engine: Engine, token_ids: list[int], param: str) -> None:
+def check_prompt_ids(engine: AsyncEngine, token_ids: list[int], param: str) -> None:
     """Refuse an empty prompt, ids outside the vocabulary, and a prompt that leaves no room for one token."""
     if not token_ids:
         raise RequestError(f"{param} is empty; at least one token is needed.", param=param, code="invalid_value")
@@ -129,7 +129,7 @@ def check_prompt_ids(engine: Engine, token_ids: list[int], param: str) -> None:
         )
 
 
-def check_ids_in_vocabulary(engine: Engine, token_ids: list[int], param: str) -> None:
+def check_ids_in_vocabulary(engine: AsyncEngine, token_ids: list[int], param: str) -> None:
     """Raises RequestError when an id is none of the vocabulary's."""
     size = engine.vocabulary.size
     if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):

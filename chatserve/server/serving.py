@@ -8,62 +8,53 @@ import math
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
 
 from chatserve.config import Config
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ConfigError
 from chatserve.server.app import create_app
-from chatserve.server.engine_port import Engine
 
 _log = logging.getLogger("chatserve.server")
 
 # After the grace period: time for last error events to leave before connections are cut.
 _FLUSH_SECONDS = 0.25
 
-EngineFactory = Callable[[], Awaitable[Engine]]
 
-
-def serve(make_engine: EngineFactory, config: Config, *, on_ready: Callable[[str], None] | None = None) -> None:
-    """Build the engine on the server's own event loop, listen, and return once the server has shut down.
+def serve(
+    make_engine: Callable[[], AsyncEngine], config: Config, *, on_ready: Callable[[str], None] | None = None
+) -> None:
+    """Build the engine, listen, and return once the server has shut down.
 
     Ctrl-C and SIGTERM drain: running answers get ``config.shutdown_grace`` seconds, then end with an error event, and
     connections whose clients do not read are cut. A second Ctrl-C cuts everything at once.
 
     Args:
-        make_engine: called on the event loop; what it raises passes through.
+        make_engine: called once the address is bound; what it raises passes through.
         on_ready: called with the base URL, such as ``http://127.0.0.1:8000``, once connections are accepted.
 
     Raises:
         ConfigError: the address cannot be listened on.
     """
-    listener = _bind(config)
-    with listener, _quiet_signals():
-        loop_factory = uvicorn.Config(_no_app).get_loop_factory()
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(_serve(make_engine, config, listener, on_ready))
-
-
-async def _no_app(scope: object, receive: object, send: object) -> None:
-    """Stands in where uvicorn wants an application before there is one."""
-
-
-async def _serve(
-    make_engine: EngineFactory, config: Config, listener: socket.socket, on_ready: Callable[[str], None] | None
-) -> None:
-    engine = await make_engine()
-    server = DrainingServer(engine, config, on_ready)
-    await server.serve(sockets=[listener])
+    with _bind(config) as listener:
+        server = DrainingServer(make_engine(), config, on_ready)
+        with _quiet_signals(), asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(server.serve(sockets=[listener]))
 
 
 def _bind(config: Config) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    """A bound socket that does not listen yet: clients are refused, not kept waiting, while the model loads."""
+    listener = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
     try:
-        return socket.create_server((config.host, config.port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
         raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}") from error
+    return listener
 
 
 @contextmanager
@@ -83,7 +74,7 @@ def _quiet_signals() -> Iterator[None]:
 class DrainingServer(uvicorn.Server):
     """A uvicorn server that drains the engine while it shuts down and then cuts what is left."""
 
-    def __init__(self, engine: Engine, config: Config, on_ready: Callable[[str], None] | None = None) -> None:
+    def __init__(self, engine: AsyncEngine, config: Config, on_ready: Callable[[str], None] | None = None) -> None:
         self._engine = engine
         self._grace = config.shutdown_grace
         self._on_ready = on_ready
@@ -116,7 +107,8 @@ class DrainingServer(uvicorn.Server):
         """End every answer within the grace period; a client that does not read would keep its connection for ever."""
         try:
             await self._engine.shutdown(self._grace)
-            await asyncio.sleep(_FLUSH_SECONDS)
+            if self.server_state.connections:
+                await asyncio.sleep(_FLUSH_SECONDS)
         except Exception:
             _log.exception("draining the engine failed")
         for connection in list(self.server_state.connections):

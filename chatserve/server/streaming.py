@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from sse_starlette.event import ServerSentEvent
 
 from chatserve.config import Config
-from chatserve.errors import GenerationError
+from chatserve.errors import ChatserveError
 from chatserve.server import sse
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import GenerationBody
@@ -59,7 +59,7 @@ async def _events(answers: Answers, frames: Frames, mode: UsageMode) -> AsyncIte
         if mode != "none":
             yield frames.usage(answers.usage)
     except Exception as error:
-        if not isinstance(error, GenerationError):
+        if not isinstance(error, ChatserveError):
             _log.exception("a stream broke")
         yield sse.frame(failure_of(error).body())
     yield sse.DONE

@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from chatserve.config import Config
+from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import RequestError
 from chatserve.server.bodies import DetokenizeBody, TokenizeBody
-from chatserve.server.engine_port import Engine
 from chatserve.server.generation_requests import check_model
 from chatserve.server.prompts import chat_prompt, check_ids_in_vocabulary, off_loop_when_long, text_prompt
 from chatserve.server.responses import json_response
@@ -19,7 +19,7 @@ from chatserve.server.validation import parse, read_body
 class TokenRoutes:
     """Tokenising as the completion endpoints do it."""
 
-    def __init__(self, engine: Engine, config: Config) -> None:
+    def __init__(self, engine: AsyncEngine, config: Config) -> None:
         self._engine = engine
         self._config = config
 

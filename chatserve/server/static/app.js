@@ -139,7 +139,7 @@ function newChat() {
 
 function fitMessage() {
   message.style.height = "auto";
-  message.style.height = `${message.scrollHeight}px`;
+  message.style.height = `${message.scrollHeight + 2}px`; // with the borders
 }
 
 function showDecoder() {

@@ -1,0 +1,138 @@
+"""A real server on a free port over the real engine and a scripted model, with the real openai client in front."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+from openai.types.chat import ChatCompletionMessageParam
+
+from chatserve.config import Config
+from chatserve.decoding.registry import Registry
+from chatserve.engine import AsyncEngine, Engine, EngineLimits
+from chatserve.server.serving import DrainingServer
+from chatserve.testing import (
+    END_TOKEN_ID,
+    VOCAB_SIZE,
+    FakeRunner,
+    LogitsFunction,
+    Script,
+    byte_chat_template,
+    byte_vocabulary,
+)
+
+HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
+
+
+def script(answer: str | bytes | Sequence[int]) -> Script:
+    """The answer to any prompt, byte by byte."""
+    data = answer.encode() if isinstance(answer, str) else answer
+    return Script(list(data), vocab_size=VOCAB_SIZE, end_token_id=END_TOKEN_ID)
+
+
+def make_engine(
+    logits: LogitsFunction, *, delay: float = 0.0, num_blocks: int = 512, max_model_len: int = 4096, max_queue: int = 64
+) -> tuple[AsyncEngine, FakeRunner]:
+    """The real engine over a fake model, with the installed decoders."""
+    runner = FakeRunner(logits, delay=delay, max_model_len=max_model_len)
+    limits = EngineLimits(num_blocks)
+    engine = Engine(runner, byte_vocabulary(), Registry.load(), limits)
+    return AsyncEngine(engine, byte_chat_template(), max_queue), runner
+
+
+@dataclass
+class Served:
+    """A running server and clients for it."""
+
+    engine: AsyncEngine
+    runner: FakeRunner
+    host: str
+    port: int
+    http: httpx.Client
+    openai: openai.OpenAI
+
+    def chat(self, **fields: Any) -> httpx.Response:
+        """A chat request with "Hi" as its message unless told otherwise."""
+        return self.http.post("/v1/chat/completions", json={"messages": HI, **fields})
+
+    def complete(self, **fields: Any) -> httpx.Response:
+        return self.http.post("/v1/completions", json={"prompt": "Hi", **fields})
+
+    def connect(self, path: str, body: dict[str, Any]) -> socket.socket:
+        """A raw connection that has sent a POST request and read nothing."""
+        connection = socket.create_connection((self.host, self.port), timeout=10)
+        payload = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+        connection.sendall(head.encode() + payload)
+        return connection
+
+    def stat(self, name: str) -> float:
+        return self.engine.stats()[name]
+
+    def is_idle(self) -> bool:
+        """No request is left and every block is back."""
+        return self.stat("requests_running") == self.stat("requests_waiting") == self.stat("blocks_used") == 0
+
+
+@contextmanager
+def serve_in_thread(engine: AsyncEngine, runner: FakeRunner, config: Config) -> Iterator[Served]:
+    """Run the server in a thread, as `chatserve.server.serve` would in the main thread; drain it at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        is_ready = threading.Event()
+        server = DrainingServer(engine, config, on_ready=lambda url: is_ready.set())
+        thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))
+        thread.start()
+        assert is_ready.wait(10)
+        url = f"http://{host}:{port}"
+        with (
+            httpx.Client(base_url=url, timeout=20, trust_env=False) as http,
+            openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+        ):
+            try:
+                yield Served(engine, runner, host, port, http, client)
+            finally:
+                server.should_exit = True
+                thread.join(10)
+                assert not thread.is_alive()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 2.0) -> bool:
+    """Whether the condition becomes true within that time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def events(stream: bytes) -> list[Any]:
+    """A strict reading of an event stream: only comments, one-line JSON data, and ``[DONE]`` at the very end."""
+    assert b"\r" not in stream
+    assert stream.endswith(b"data: [DONE]\n\n")
+    found = []
+    for event in stream.removesuffix(b"data: [DONE]\n\n").split(b"\n\n")[:-1]:
+        assert event.count(b"\n") == 0
+        if event.startswith(b": "):
+            continue
+        assert event.startswith(b"data: {")
+        assert event.endswith(b"}")
+        assert not any(separator in event.decode() for separator in "\u2028\u2029\u0085")
+        found.append(json.loads(event.removeprefix(b"data: ")))
+    return found
+
+
+def text_of(chunks: list[Any], choice: int = 0) -> str:
+    """The joined text of one choice, of chat or legacy chunks."""
+    pieces = [c for chunk in chunks for c in chunk["choices"] if c["index"] == choice]
+    return "".join(piece["text"] if "text" in piece else piece["delta"].get("content", "") for piece in pieces)
