@@ -95,10 +95,14 @@ class SamplingResult:
 
 def run(plan: SamplingPlan, logits: Row) -> SamplingResult:
     """Answer a plan. `logits` float32[R, V] is processed in place."""
+    with kernels.threads_for(logits.size):
+        return _run(plan, logits)
+
+
+def _run(plan: SamplingPlan, logits: Row) -> SamplingResult:
     raw = {row: logits[row].copy() for row in _rows_wanted_raw(plan)} if plan.processed else {}
     for row, processing, context, prompt_len in plan.processed:
         processing.apply(logits[row], context, prompt_len)
-    kernels.use_threads_for(logits.size)
     maxima = np.empty(len(logits), np.float32)
     log_sums = np.empty(len(logits), np.float64)
     kernels.row_statistics(logits, maxima, log_sums)

@@ -6,11 +6,13 @@ kernels run in the engine's worker thread only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import get_num_threads, njit, prange, set_num_threads, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -23,9 +25,15 @@ _SMALL_SIZE = 1 << 18  # logits; below, waking a second thread costs more than i
 _SMALL_K = 128  # up to here the best k are kept by insertion; a sort of the whole row is cheaper above
 
 
-def use_threads_for(size: int) -> None:
-    """Let the parallel kernels of the calling thread use one thread for little work, all of them otherwise."""
-    numba.set_num_threads(1 if size < _SMALL_SIZE else numba.config.NUMBA_NUM_THREADS)
+@contextmanager
+def threads_for(size: int) -> Iterator[None]:
+    """Inside, the parallel kernels that this thread calls use one thread for little work, all of them otherwise."""
+    before = get_num_threads()
+    set_num_threads(1 if size < _SMALL_SIZE else before)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
 
 
 @intrinsic
