@@ -16,11 +16,11 @@ from chatserve.errors import ChatserveError, ConfigError
 
 EXAMPLES = """\b
 Examples:
-  chatserve serve                            the default model, on http://127.0.0.1:8000
-  chatserve serve Qwen/Qwen3-0.6B --port 80  a model from the hub
-  chatserve chat                             talk to the default model here
+  chatserve serve                 the default model, on http://127.0.0.1:8000
+  chatserve serve model.gguf      another model
+  chatserve chat                  talk to the default model here
   chatserve generate "Why is the sky blue?" --decoder greedy
-  chatserve decoders list                    what can drive the decoding
+  chatserve decoders list         what can drive the decoding
 """
 
 

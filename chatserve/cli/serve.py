@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 EXAMPLES = f"""\b
 Examples:
   chatserve serve
-  chatserve serve Qwen/Qwen3-0.6B --kv-memory 2 --port 8080
-  chatserve serve model.gguf --decoders my_decoder.py
+  chatserve serve model.gguf --kv-memory 2 --port 8080
+  chatserve serve --decoders my_decoder.py
   CHATSERVE_HOST=0.0.0.0 chatserve serve
 
 {SOURCES}
@@ -29,7 +29,7 @@ Examples:
 @click.command(epilog=EXAMPLES, short_help="Serve a model over the OpenAI API.")
 @with_config(settings(), positional="model")
 def serve(config: Config) -> None:
-    """Serve MODEL over the OpenAI API: a hub id, a folder, a GGUF file, or nothing for the default model."""
+    """Serve MODEL over the OpenAI API: a GGUF file, or nothing for the default model."""
     _set_up_logging(config.log_level)
     from chatserve.server import serve as run_server
 

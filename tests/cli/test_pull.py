@@ -1,0 +1,32 @@
+"""`chatserve pull`: prints where the model lies, or says that it cannot be fetched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chatserve.cli.application import application
+
+
+def pull(*arguments: str) -> Result:
+    return CliRunner().invoke(application, ["pull", *arguments])
+
+
+def test_without_a_model_the_default_is_fetched_into_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CHATSERVE_CACHE", str(tmp_path))
+    monkeypatch.setattr("chatserve.models.default_model.fetch_default_model", lambda cache: cache / "model.gguf")
+    assert pull().stdout == f"{tmp_path / 'model.gguf'}\n"
+
+
+def test_a_local_file_is_where_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "mine.gguf"
+    file.touch()
+    assert pull(str(file)).stdout == f"{file}\n"
+
+
+def test_another_model_is_refused() -> None:
+    result = pull("some/model")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: some/model: no such file, and only the default model")
