@@ -115,8 +115,9 @@ class StopMatcher:
         self._stop_bytes = [stop.encode("utf-8", "surrogatepass") for stop in self._stops]
         self._last_bytes = bytes({stop[-1] for stop in self._stop_bytes})
         self._has_replacement = any("\ufffd" in stop for stop in self._stops)
-        # 3 bytes for a character that was incomplete before the new tokens, 3 to find the start of one.
-        self._reach = max(map(len, self._stop_bytes), default=0) + 6
+        # A match ends behind the old bytes or with them, and U+FFFD stands for at most its own 3 bytes. Another 3 bytes
+        # in front absorb what is decoded wrongly because the tail begins inside a character.
+        self._reach = max(map(len, self._stop_bytes), default=0) + 3
 
     def matches(self, token_ids: Sequence[int], num_new: int = 1, *, start: int = 0) -> bool:
         """Whether the last `num_new` tokens completed a stop in the text of ``token_ids[start:]``.
@@ -147,7 +148,6 @@ class StopMatcher:
             num_missing -= len(self._table.pieces[token_ids[first]])
         if first > start:
             old = b"".join([self._table.pieces[i] for i in token_ids[first:end]])
-            old = old[_first_boundary(old) :]
         else:
             old = self._table.join(token_ids[start:end])
             new = self._table.join(token_ids[start:])[len(old) :]
@@ -160,14 +160,3 @@ class StopMatcher:
 def _settled(data: bytes) -> str:
     """The text of `data` that no further byte can change."""
     return utf_8_decode(data, "replace", False)[0]
-
-
-def _first_boundary(data: bytes) -> int:
-    """The first place where a decoder that has seen what precedes `data` surely starts afresh.
-
-    That is any byte that does not continue a character, or the fourth of a row that do: a character has at most three.
-    """
-    for i, byte in enumerate(data[:3]):
-        if byte & 0xC0 != 0x80:
-            return i
-    return 3

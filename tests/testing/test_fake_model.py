@@ -80,7 +80,7 @@ def test_the_runner_gives_the_row_of_each_wanted_context() -> None:
 
 def test_a_script_is_written_after_any_prompt_and_then_the_end() -> None:
     logits = Script([7, 8, 9], vocab_size=VOCAB_SIZE, end_token_id=END)
-    for prompt in ([1, 2, 3], [4], [1, 2, 3], [7, 7]):
+    for prompt in ([1, 2, 3], [4], [1, 2, 3], [7, 7], [4, 4], [1, 2, 3, 7, 5]):
         assert write(logits, prompt, 5) == [7, 8, 9, END, END]
 
 

@@ -93,6 +93,14 @@ def test_stops_met_while_unarmed_do_not_count() -> None:
     assert holder.stopped
 
 
+def test_what_an_ignored_stop_ends_with_may_begin_the_next() -> None:
+    holder = StopHolder(["aa"])
+    assert holder.push("a", armed=False) + holder.push("a", armed=False) == "a"
+    assert holder.held == "a"
+    assert holder.push("a") == ""
+    assert holder.stopped
+
+
 def settled(data: bytes) -> str:
     """What no continuation can change, tried out with those that complete or break any character."""
     continuations = [b"a", b"\x80\x80\x80", b"\x90\x80\x80", b"\xa0\x80\x80"]
@@ -102,14 +110,16 @@ def settled(data: bytes) -> str:
     )
 
 
-@given(tokens=RAGGED, stops=UNICODE_STOPS, start=st.integers(0, 3))
+@given(
+    tokens=RAGGED, stops=UNICODE_STOPS, start=st.integers(0, 3), before=st.sampled_from([b"", b"a" * 40, b"\x80" * 40])
+)
 def test_the_matcher_agrees_with_the_rule_on_decoded_text(
-    bytes_vocabulary: Vocabulary, tokens: list[bytes], stops: list[str], start: int
+    bytes_vocabulary: Vocabulary, tokens: list[bytes], stops: list[str], start: int, before: bytes
 ) -> None:
-    data = b"".join(tokens)
+    data = before + b"".join(tokens)
     matcher = StopMatcher(stops, bytes_vocabulary)
     prompt = list("日aé".encode())[:start]
-    for end in range(1, len(data) + 1):
+    for end in range(max(1, len(before)), len(data) + 1):
         for num_new in {1, 2, end} - set(range(end + 1, 3)):
             old, new = settled(data[: end - num_new]), settled(data[:end])
             found = matcher.matches([*prompt, *data[:end]], num_new, start=start)
@@ -120,12 +130,23 @@ def test_the_matcher_agrees_with_the_rule_on_decoded_text(
 def test_the_matcher_on_the_real_vocabulary(real_vocabulary: Vocabulary, ids: list[int]) -> None:
     stops = ["DEFG", "  l", " 🦙", "the"]
     matcher = StopMatcher(stops, real_vocabulary)
-    first = next((n for n in range(1, len(ids) + 1) if matcher.matches(ids[:n])), None)
-    text = real_vocabulary.decode(ids)
-    match = find_stop(text, stops)
-    assert (first is None) == (match is None)
-    if first is not None and match is not None:
-        assert len(real_vocabulary.decode(ids[: first - 1])) < match[1] <= len(real_vocabulary.decode(ids[:first]))
+    texts = [settled(b"".join(map(real_vocabulary.token_bytes, ids[:n]))) for n in range(len(ids) + 1)]
+    for n in range(1, len(ids) + 1):
+        assert matcher.matches(ids[:n]) == (find_stop(texts[n], stops, len(texts[n - 1])) is not None)
+
+
+@pytest.mark.parametrize("before", [b"\x80", "日".encode(), b"\xf0\x9f\xa6", "🦙".encode()])
+@pytest.mark.parametrize("within", [b"\x80", b"\xe6\x97", "日".encode(), b"\xf0\x9f\xa6"])
+@pytest.mark.parametrize("last", [b"a", "日".encode(), b"\x80"])
+def test_the_matcher_looks_back_far_enough(
+    bytes_vocabulary: Vocabulary, before: bytes, within: bytes, last: bytes
+) -> None:
+    for num_within in range(4):
+        data = before * 12 + within * num_within + last
+        for stop in {settled(data)[-length:] for length in range(1, 6)} | {"\ufffd" * n for n in range(1, 6)}:
+            old, new = settled(data[:-1]), settled(data)
+            found = StopMatcher([stop], bytes_vocabulary).matches(list(data))
+            assert found == (find_stop(new, [stop], len(old)) is not None)
 
 
 @pytest.mark.parametrize("stop", ["a\ud800", "\ud800", ""])

@@ -116,6 +116,23 @@ def test_tokens_wait_while_a_stop_may_cut_them(bytes_vocabulary: Vocabulary) -> 
     assert stream.take_bytes() == [b"\xc3", b"\xa9", b"?"]
 
 
+def test_tokens_go_out_as_soon_as_they_are_certain(bytes_vocabulary: Vocabulary) -> None:
+    stream = TextStream(bytes_vocabulary, ["aab"])
+    assert stream.push(b"aaa") == "a"
+    assert stream.take_bytes() == [b"a"]
+
+
+def test_a_stop_of_replacement_characters_cuts_whole_invalid_parts(bytes_vocabulary: Vocabulary) -> None:
+    texts, shown = run(TextStream(bytes_vocabulary, ["\ufffd", "ab"]), [0x61, 0xF0, 0x9F])
+    assert "".join(texts) == "a"
+    assert shown == [b"a", b"", b""]
+
+
+def test_fewer_tokens_than_min_tokens_never_stop(bytes_vocabulary: Vocabulary) -> None:
+    assert run(TextStream(bytes_vocabulary, ["\ufffd"], min_tokens=2), [0xF0])[0] == ["", "\ufffd"]
+    assert final_text(bytes_vocabulary, [0xF0], ["\ufffd"], min_tokens=2) == "\ufffd"
+
+
 def test_what_comes_after_a_stop_shows_nothing(bytes_vocabulary: Vocabulary) -> None:
     stream = TextStream(bytes_vocabulary, ["X"])
     assert stream.push(b"aXb") == "a"
