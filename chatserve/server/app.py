@@ -33,7 +33,9 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
         await engine.shutdown(config.shutdown_grace)
 
     async def refuse(request: Request, error: Exception) -> Response:
-        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        headers = error.headers if isinstance(error, HTTPException) else None
+        if isinstance(error, HTTPException) and error.status_code in (404, 405):
+            error.detail = f"{request.method} {request.url.path[:200]} is not a route of this server."
         return failure_of(error, engine_status=engine.status).response(headers)
 
     app = Starlette(

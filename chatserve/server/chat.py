@@ -11,6 +11,8 @@ from starlette.routing import Route
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
+from chatserve.engine.generation import GenerationRequest
+from chatserve.errors import RequestError
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import ChatBody
 from chatserve.server.collecting import Choice, Collected, collect_unless_gone
@@ -52,10 +54,19 @@ class ChatRoutes:
         check_prompt_ids(self._engine, token_ids, "messages")
         chat_id = response_id("chatcmpl")
         wanted = generation_request(body, token_ids, sampling, request_id=chat_id)
-        answers = await Answers.submit(self._engine, [wanted])
+        answers = await self._submit(wanted)
         if body.stream:
             return self._stream(answers, body, chat_id)
         return await self._whole(answers, body, chat_id, request)
+
+    async def _submit(self, wanted: GenerationRequest) -> Answers:
+        """What the engine says about the prompt is told about the messages: a chat request has no prompt field."""
+        try:
+            return await Answers.submit(self._engine, [wanted])
+        except RequestError as error:
+            if error.param == "prompt":
+                error.param = "messages"
+            raise
 
     def _stream(self, answers: Answers, body: ChatBody, chat_id: str) -> Response:
         mode = usage_mode(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -48,7 +49,7 @@ class Failure:
         error: dict[str, Any] = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode("ascii")
 
-    def response(self, headers: dict[str, str] | None = None) -> Response:
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
         """The failure as a whole HTTP response; `headers` are sent along."""
         sent = dict(headers or {})
         if self.retry_after is not None:

@@ -99,9 +99,11 @@ async def off_loop_when_long(num_characters: int, work: Callable[[], Result]) ->
 
 
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """The prompts of a legacy completion: a string, strings, ids, or lists of ids. Raises RequestError on a mixture."""
+    """The prompts of a legacy completion: a string, strings, ids, or lists of ids. Raises RequestError on a mixture or none."""
     if isinstance(prompt, str):
         return [prompt]
+    if not prompt:
+        raise RequestError("prompt is an empty list.", param="prompt", code="invalid_value")
     kind = type(prompt[0])
     for index, item in enumerate(prompt):
         if type(item) is not kind:
