@@ -38,15 +38,12 @@ class Rules:
         num_generated = len(tokens) - prompt_len
         if tokens[-1] in self.end_token_ids:
             return "stop"
-        if self.stop_matcher is not None and num_generated >= self.min_tokens and self._meets_stop(tokens, prompt_len):
+        matcher = self.stop_matcher
+        if matcher is not None and num_generated >= self.min_tokens and matcher.matches(tokens, start=prompt_len):
             return "stop"
         if num_generated >= self.max_tokens or len(tokens) >= self.max_len:
             return "length"
         return None
-
-    def _meets_stop(self, tokens: list[int], prompt_len: int) -> bool:
-        assert self.stop_matcher is not None
-        return self.stop_matcher.matches(tokens[prompt_len:])
 
     def text_of(self, generated: list[int]) -> str:
         """Text of generated tokens, cut at the earliest stop string."""

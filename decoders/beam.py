@@ -1,0 +1,102 @@
+"""Beam search: keep the likeliest hypotheses."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta
+
+from chatserve.decoding import Context, Params, Rejected, Sample, Sequence, TopK, common_length, decoder
+
+
+class BeamParams(Params, frozen=True):
+    """Parameters of beam search."""
+
+    width: Annotated[int, Meta(ge=1, le=64, description="Hypotheses kept at each step.")] = 4
+    length_penalty: Annotated[
+        float, Meta(description="Scores are divided by length ** this; above 0 favours long answers.")
+    ] = 1.0
+    early_stopping: Annotated[
+        bool | Literal["never"],
+        Meta(description="True: stop at `width` finished hypotheses; false: when no live one seems better; never: is."),
+    ] = False
+
+
+class FinishedHypotheses:
+    """The best hypotheses that have ended, best first, at most `width` of them."""
+
+    def __init__(self, params: BeamParams, max_tokens: int) -> None:
+        self.params = params
+        self.max_tokens = max_tokens
+        self.best: list[Sequence] = []
+
+    def score(self, hypothesis: Sequence, length: int | None = None) -> float:
+        """Log-probability, normalised by the generated length (the end token counts), or as if it had `length`."""
+        return float(hypothesis.logprob / (length or hypothesis.num_generated) ** self.params.length_penalty)
+
+    def offer(self, hypothesis: Sequence) -> None:
+        """Keep the hypothesis if it is among the best."""
+        self.best = sorted([*self.best, hypothesis], key=self.score, reverse=True)[: self.params.width]
+
+    def settled(self, beams: list[Sequence]) -> bool:
+        """Whether the search is over: no live beam can still enter the list, as `early_stopping` understands it."""
+        if not beams:
+            return True
+        if len(self.best) < self.params.width:
+            return False
+        if self.params.early_stopping is True:
+            return True
+        is_patient = self.params.early_stopping == "never" and self.params.length_penalty > 0
+        attainable = self.score(beams[0], self.max_tokens if is_patient else None)
+        return attainable <= self.score(self.best[-1])
+
+
+def best_extensions(beams: list[Sequence], top: TopK, count: int) -> Iterator[tuple[Sequence, Sample]]:
+    """The `count` likeliest (beam, next token) pairs over all beams, best first; forbidden tokens never."""
+    totals = np.array([beam.logprob for beam in beams])[:, None] + top.logprobs
+    for flat in np.argsort(-totals, axis=None, kind="stable")[:count]:
+        row, column = divmod(int(flat), totals.shape[1])
+        if totals[row, column] == -np.inf:
+            return
+        yield beams[row], top.sample(row, column)
+
+
+def extend(beams: list[Sequence], top: TopK, count: int, finished: FinishedHypotheses) -> list[Sequence]:
+    """The next `width` live beams; extensions that end are offered to `finished`, the old beams are freed.
+
+    An extension that ends counts only among the first `width` candidates.
+    """
+    width, extended = finished.params.width, list[Sequence]()
+    for rank, (parent, sample) in enumerate(best_extensions(beams, top, count)):
+        child = parent.fork()
+        if not child.append(sample):
+            extended.append(child)
+        else:
+            if rank < width:
+                finished.offer(child)
+            child.free()
+        if len(extended) == width:
+            break
+    for beam in beams:
+        beam.free()
+    return extended
+
+
+@decoder("beam", params=BeamParams, sequences=lambda params, n: 2 * params.width)
+async def beam(ctx: Context, prompt: Sequence, params: BeamParams) -> None:
+    """Beam search: keep the `width` likeliest hypotheses; forks share every common block.
+
+    Streams the prefix that all live and all finished hypotheses share, so nothing is ever taken back.
+    """
+    if params.width < ctx.n:
+        raise Rejected("decoder_params.width", f"is {params.width}, must be at least n = {ctx.n}")
+    beams, finished = [prompt], FinishedHypotheses(params, ctx.max_tokens)
+    count = max(2, 1 + len(ctx.end_tokens)) * params.width
+    while not finished.settled(beams):
+        beams = extend(beams, await ctx.topk(beams, count), count, finished)
+        ctx.trace(beams=[beam.generated for beam in beams], scores=[beam.logprob for beam in beams])
+        possible = beams + finished.best
+        for index in range(ctx.n):
+            ctx.publish(possible[0], index, length=common_length(possible))
+    for index, hypothesis in enumerate((finished.best + beams)[: ctx.n]):
+        ctx.publish(hypothesis, index)

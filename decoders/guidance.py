@@ -1,0 +1,33 @@
+"""Classifier-free guidance for text: push the answer away from what a negative prompt would give."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from chatserve.decoding import Context, Params, Rejected, Sequence, decoder
+
+
+class GuidanceParams(Params, frozen=True):
+    """Parameters of guidance."""
+
+    negative: Annotated[str, Meta(min_length=1, description="The prompt to move away from, as plain text.")] = "\n"
+    scale: Annotated[float, Meta(ge=0, le=20, description="1 is plain sampling; above 1 follows the prompt more.")] = (
+        1.5
+    )
+
+
+@decoder("guidance", params=GuidanceParams, sequences=lambda params, n: 2)
+async def guidance(ctx: Context, prompt: Sequence, params: GuidanceParams) -> None:
+    """Classifier-free guidance: negative + scale * (positive - negative) over the log-probabilities of two prompts."""
+    if ctx.n > 1:
+        raise Rejected("n", f"is {ctx.n}, but guidance gives one answer")
+    negative = ctx.sequence(ctx.tokenize(params.negative))
+    while not prompt.ended and not negative.ended:
+        rows = await ctx.logits([prompt, negative], stage="raw")
+        positive, other = rows[0, -1], rows[1, -1]
+        sample = ctx.draw(prompt, other + params.scale * (positive - other))
+        if not prompt.append(sample):
+            negative.append(sample.token)
+        ctx.publish(prompt)
+    if not prompt.ended:
+        ctx.finish(reason="length")  # the negative prompt has filled its context first
