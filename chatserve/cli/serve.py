@@ -40,6 +40,7 @@ def serve(config: Config) -> None:
         facts.append(_describe(engine, config.block_size))
         return engine
 
+    click.echo(f"chatserve  loading {config.model} ...")
     run_server(make_engine, config, on_ready=lambda url: click.echo(f"chatserve  {url}\n{facts[0]}"))
 
 

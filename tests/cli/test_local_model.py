@@ -76,7 +76,7 @@ def test_raw_has_no_place_for_a_system_prompt() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["Hi", "--decoder", "nope"], "Error: decoder 'nope' is not known; there are: greedy, parallel, sampling\n"),
+        (["Hi", "--decoder", "nope"], "Error: decoder 'nope' is not known; there are: "),
         (["Hi", "--decoder", "greedy", "--param", "width=4"], "Error: decoder_params of decoder 'greedy': "),
     ],
 )
