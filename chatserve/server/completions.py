@@ -61,7 +61,7 @@ class CompletionRoutes:
         given = split_prompts(body.prompt)
         for index, prompt in enumerate(given):
             param = "prompt" if len(given) == 1 else f"prompt[{index}]"
-            token_ids = await text_prompt(self._engine, prompt) if isinstance(prompt, str) else prompt
+            token_ids = await text_prompt(self._engine, prompt, param) if isinstance(prompt, str) else prompt
             check_prompt_ids(self._engine, token_ids, param)
             text = prompt if isinstance(prompt, str) else vocabulary.decode(prompt)
             prompts.append(Prompt(text, tuple(token_ids)))

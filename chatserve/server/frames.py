@@ -42,7 +42,7 @@ class ChunkHead:
     """The constant bytes around a chunk's choices: ``{"id": ..., "choices": [`` and ``], "usage": null}``."""
 
     def __init__(self, response_id: str, kind: str, created: int, model: str, usage_mode: UsageMode) -> None:
-        constant = _encoder.encode({"id": response_id, "object": kind, "created": created, "model": model})
+        constant = encode({"id": response_id, "object": kind, "created": created, "model": model})
         self.usage_mode = usage_mode
         self._head = constant[:-1] + b',"choices":['
         self._tail = b"]}" if usage_mode == "none" else b'],"usage":null}'

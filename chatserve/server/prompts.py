@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ContextLengthError, RequestError
 from chatserve.server.bodies import ContentPart, Message
+from chatserve.text import Vocabulary
 
 Result = TypeVar("Result")
 
 # Tokenising this much takes about a millisecond; more would delay everybody's next token.
-_MAX_CHARACTERS_ON_LOOP = 4096
+_MAX_CHARACTERS_ON_LOOP = 1024
+
+# Special tokens stand for texts that `Vocabulary.token_bytes` does not tell; none is longer than this.
+_LONGEST_SPECIAL_TOKEN = 64
 
 _TEMPLATE_ROLES = {
     "system": "system",
@@ -35,6 +40,8 @@ async def chat_prompt(engine: AsyncEngine, messages: list[Message], *, add_gener
         )
     turns = [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     size = sum(len(turn["content"]) for turn in turns) + 32 * len(turns)
+
+    _check_length(engine, size, "messages")
 
     def render_and_encode() -> list[int]:
         text = template.render(turns, add_generation_prompt=add_generation_prompt)
@@ -84,8 +91,14 @@ def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
     return "".join(texts)
 
 
-async def text_prompt(engine: AsyncEngine, text: str, *, add_special_tokens: bool = True) -> list[int]:
-    """Token ids of plain text."""
+async def text_prompt(engine: AsyncEngine, text: str, param: str = "prompt") -> list[int]:
+    """Token ids of a plain prompt, with what the tokenizer adds. Raises ContextLengthError when far too long."""
+    _check_length(engine, len(text), param)
+    return await plain_tokens(engine, text)
+
+
+async def plain_tokens(engine: AsyncEngine, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    """Token ids of plain text of any length."""
     return await off_loop_when_long(
         len(text), lambda: engine.vocabulary.encode(text, add_special_tokens=add_special_tokens)
     )
@@ -98,8 +111,26 @@ async def off_loop_when_long(num_characters: int, work: Callable[[], Result]) ->
     return await asyncio.to_thread(work)
 
 
+def _check_length(engine: AsyncEngine, num_characters: int, param: str) -> None:
+    """Refuse, without tokenising it, what would not fit even if every token were the longest there is."""
+    least, limit = num_characters // _longest_token(engine.vocabulary), engine.info.max_model_len
+    if least >= limit:
+        raise ContextLengthError(
+            f"The {num_characters} characters of {param} are at least {least} tokens; "
+            f"the context of {engine.info.name} is {limit} tokens.",
+            param=param,
+        )
+
+
+@lru_cache(maxsize=8)
+def _longest_token(vocabulary: Vocabulary) -> int:
+    """Most bytes, so also most characters, that one token stands for."""
+    longest = max(len(vocabulary.token_bytes(token_id)) for token_id in range(vocabulary.size))
+    return max(longest, _LONGEST_SPECIAL_TOKEN)
+
+
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """The prompts of a legacy completion: a string, strings, ids, or lists of ids. Raises RequestError on a mixture or none."""
+    """The prompts of a completion: a string, strings, ids, or lists of ids. Raises RequestError for a mixture."""
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
