@@ -89,15 +89,16 @@ def decoder_choice(body: GenerationBody) -> tuple[str | None, dict[str, Any]]:
     params = dict(body.decoder_params or {})
     if body.decoder is not None:
         return body.decoder, params
+    num_choices = body.n or 1
     if body.use_beam_search or (body.num_beams or 1) > 1:
-        width = body.num_beams or body.best_of
+        width = body.num_beams or body.best_of or (num_choices if num_choices > 1 else None)
         return "beam", ({"width": width} if width else {}) | params
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        if body.best_of < (body.n or 1):
+    if body.best_of is not None and body.best_of != num_choices:
+        if body.best_of < num_choices:
             raise RequestError(
                 f"best_of is {body.best_of}; it must be at least n.", param="best_of", code="invalid_value"
             )
-        return "best-of", {"candidates": body.best_of} | params
+        return "best-of", {"best_of": body.best_of} | params
     if params:
         raise RequestError("decoder_params needs decoder.", param="decoder_params", code="invalid_value")
     return None, params

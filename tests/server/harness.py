@@ -17,7 +17,7 @@ import openai
 from openai.types.chat import ChatCompletionMessageParam
 
 from chatserve.config import Config
-from chatserve.decoding.registry import Registry
+from chatserve.decoding.registry import Decoder, Registry
 from chatserve.engine import AsyncEngine, Engine, EngineLimits
 from chatserve.server.serving import DrainingServer
 from chatserve.testing import (
@@ -40,12 +40,20 @@ def script(answer: str | bytes | Sequence[int]) -> Script:
 
 
 def make_engine(
-    logits: LogitsFunction, *, delay: float = 0.0, num_blocks: int = 512, max_model_len: int = 4096, max_queue: int = 64
+    logits: LogitsFunction,
+    *,
+    delay: float = 0.0,
+    num_blocks: int = 512,
+    max_model_len: int = 4096,
+    max_queue: int = 64,
+    extra_decoders: Sequence[Decoder] = (),
 ) -> tuple[AsyncEngine, FakeRunner]:
-    """The real engine over a fake model, with the installed decoders."""
+    """The real engine over a fake model, with the installed decoders and more."""
     runner = FakeRunner(logits, delay=delay, max_model_len=max_model_len)
-    limits = EngineLimits(num_blocks)
-    engine = Engine(runner, byte_vocabulary(), Registry.load(), limits)
+    registry = Registry.load()
+    for added in extra_decoders:
+        registry.add(added)
+    engine = Engine(runner, byte_vocabulary(), registry, EngineLimits(num_blocks))
     return AsyncEngine(engine, byte_chat_template(), max_queue), runner
 
 

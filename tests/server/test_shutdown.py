@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -85,10 +85,16 @@ def test_an_open_stream_ends_with_an_error_event(number: int) -> None:
 
 
 def test_a_client_that_does_not_read_holds_nothing_up() -> None:
-    with running_server(delay=0.0) as (process, port), open_stream(port, logprobs=True, top_logprobs=20) as connection:
+    flood = {"n": 64, "logprobs": True, "top_logprobs": 20}
+    with running_server(delay=0.0) as (process, port), open_stream(port, **flood) as connection:
         connection.recv(100)
-        time.sleep(2.5)  # long enough to fill the socket's buffers
+        time.sleep(3)  # 64 choices fill the socket's buffers meanwhile
         leave(process, signal.SIGINT)
+        received = b""
+        with suppress(ConnectionResetError):
+            while news := connection.recv(1 << 20):
+                received = received[-20:] + news
+        assert not received.endswith(b"data: [DONE]\n\n"), "the buffers were not full, so this test has shown nothing"
 
 
 def test_a_whole_answer_in_progress_is_a_503() -> None:
