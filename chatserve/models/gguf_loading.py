@@ -1,33 +1,61 @@
-"""Build the transformers model of a converted GGUF file on its memory-mapped weights."""
+"""Load a GGUF file: a transformers model on its converted, memory-mapped weights, with the file's own vocabulary."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from transformers import PretrainedConfig, PreTrainedModel
 
-from chatserve.models.converted import ConvertedModel
+from chatserve.models.cache_folder import cache_folder
+from chatserve.models.converted import ConvertedModel, open_converted
 from chatserve.models.gguf_model import ROPE_FACTORS
+from chatserve.models.loading import LoadedModel
+from chatserve.models.placement import Placement
+from chatserve.models.transformers_runner import TransformersRunner
+from chatserve.text import Vocabulary
+from chatserve.text.chat_template import ChatTemplate
 
 
-def load_gguf_model(converted: ConvertedModel) -> PreTrainedModel:
-    """The model in evaluation mode, float32, on the CPU; its weights are pages of the cache file, loaded on first use."""
+def load_gguf(path: Path, name: str, placement: Placement) -> LoadedModel:
+    """Load the GGUF file at `path`. Raises ModelLoadError as `open_converted` and `TransformersRunner` do."""
+    converted = open_converted(path, cache_folder())
+    runner = TransformersRunner(build_model(converted, placement), name)
+    vocabulary = Vocabulary(
+        converted.tokenizer,
+        size=runner.info.vocab_size,
+        end_token_ids=converted.end_token_ids,
+        bos_token_id=converted.bos_token_id,
+    )
+    template = converted.chat_template
+    if template is None:
+        return LoadedModel(runner, vocabulary, None)
+    bos_token, eos_token = converted.bos_token, converted.eos_token
+    return LoadedModel(runner, vocabulary, ChatTemplate(template, bos_token=bos_token, eos_token=eos_token))
+
+
+def build_model(converted: ConvertedModel, placement: Placement) -> PreTrainedModel:
+    """The model in evaluation mode; on the CPU in float32 its weights are pages of the cache file, read on first use.
+
+    Only weights take the placement's type: rotary frequencies in half precision would be wrong at high positions.
+    """
     config_class, model_class, rotary_class = _classes(converted.config["model_type"])
     config = config_class(**{key: value for key, value in converted.config.items() if key != "model_type"})
     with torch.device("meta"):
         model = model_class(config)
-    weights = load_file(converted.weights_path)
+    weights = {name: weight.to(placement.dtype) for name, weight in load_file(converted.weights_path).items()}
     rope_factors = weights.pop(ROPE_FACTORS, None)
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, strict=True, assign=True)
     rotary = rotary_class(config)  # its tables are not weights, so the meta model has none
     if rope_factors is not None:
-        rotary.inv_freq /= rope_factors
+        rotary.inv_freq /= rope_factors.float()
     model.model.rotary_emb = rotary
-    return model.eval().requires_grad_(False)
+    evaluated: PreTrainedModel = model.to(placement.device).eval().requires_grad_(False)
+    return evaluated
 
 
 def _classes(model_type: str) -> tuple[type[PretrainedConfig], Any, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from chatserve.errors import ModelLoadError
 from chatserve.models.batch import Float32Array
 from chatserve.models.gguf_file import GgufFile
 
+_Number = TypeVar("_Number", bound=np.generic)
+
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FACTORS = "rope_freqs.weight"
 """Divisors of the rotary frequencies, float32[head_dim / 2]; files of Llama 3.1 and later carry them."""
@@ -24,7 +26,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTensor:
-    """A tensor the architecture needs: its GGUF name, its transformers name and shape, and the heads whose rows are interleaved."""
+    """A tensor the architecture needs: names in GGUF and transformers, its shape, its interleaved heads."""
 
     gguf_name: str
     name: str
@@ -39,7 +41,9 @@ def read_config(gguf: GgufFile) -> dict[str, Any]:
     """
     architecture = str(gguf.metadata.get("general.architecture"))
     if architecture not in ARCHITECTURES:
-        raise ModelLoadError(f"{gguf.path}: architecture {architecture!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+        raise ModelLoadError(
+            f"{gguf.path}: architecture {architecture!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
+        )
     keys = _Keys(gguf, architecture)
     num_heads = keys.required("attention.head_count")
     head_dim = keys.optional("attention.key_length", keys.required("embedding_length") // num_heads)
@@ -69,11 +73,11 @@ def read_weights(gguf: GgufFile, config: dict[str, Any]) -> Iterator[tuple[str, 
 
     Raises ModelLoadError, naming the tensor, before anything is read when one is missing, left over or misshaped.
     """
-    expected = _expected_tensors(gguf.metadata["general.architecture"], config)
+    expected = expected_tensors(gguf.metadata["general.architecture"], config)
     _check_tensors(gguf, expected)
     for tensor in expected:
         values = gguf.tensor(tensor.gguf_name)
-        yield tensor.name, _join_rotary_halves(values, tensor.interleaved_heads) if tensor.interleaved_heads else values
+        yield tensor.name, join_rotary_halves(values, tensor.interleaved_heads) if tensor.interleaved_heads else values
     if ROPE_FACTORS in gguf.tensors:
         yield ROPE_FACTORS, gguf.tensor(ROPE_FACTORS)
 
@@ -100,10 +104,13 @@ def _check_rotary(keys: _Keys, head_dim: int) -> None:
         raise ModelLoadError(f"{keys.gguf.path}: rotary scaling {scaling!r} is not supported")
     rotary_dim = keys.optional("rope.dimension_count", head_dim)
     if rotary_dim != head_dim:
-        raise ModelLoadError(f"{keys.gguf.path}: rotary embedding over {rotary_dim} of {head_dim} dimensions is not supported")
+        raise ModelLoadError(
+            f"{keys.gguf.path}: rotary embedding over {rotary_dim} of {head_dim} dimensions is not supported"
+        )
 
 
-def _expected_tensors(architecture: str, config: dict[str, Any]) -> list[ExpectedTensor]:
+def expected_tensors(architecture: str, config: dict[str, Any]) -> list[ExpectedTensor]:
+    """All tensors that a model of `architecture` with this config has."""
     hidden, vocab_size = config["hidden_size"], config["vocab_size"]
     tensors = [
         ExpectedTensor("token_embd.weight", "model.embed_tokens.weight", (vocab_size, hidden)),
@@ -146,13 +153,15 @@ def _check_tensors(gguf: GgufFile, expected: list[ExpectedTensor]) -> None:
             raise ModelLoadError(f"{gguf.path}: tensor {tensor.gguf_name} is missing")
         shape = gguf.tensors[tensor.gguf_name].shape
         if shape != tensor.shape:
-            raise ModelLoadError(f"{gguf.path}: tensor {tensor.gguf_name} has shape {list(shape)}, expected {list(tensor.shape)}")
+            raise ModelLoadError(
+                f"{gguf.path}: tensor {tensor.gguf_name} has shape {list(shape)}, expected {list(tensor.shape)}"
+            )
     known = {tensor.gguf_name for tensor in expected} | {ROPE_FACTORS}
     if left_over := [name for name in gguf.tensors if name not in known]:
         raise ModelLoadError(f"{gguf.path}: tensor {left_over[0]} is left over: nothing in this architecture uses it")
 
 
-def _join_rotary_halves(rows: Float32Array, num_heads: int) -> Float32Array:
+def join_rotary_halves(rows: NDArray[_Number], num_heads: int) -> NDArray[_Number]:
     """Undo the interleaving: file row 2i + j of a head is row j * head_dim / 2 + i of the model."""
-    pairs: NDArray[np.float32] = rows.reshape(num_heads, -1, 2, rows.shape[1])
+    pairs = rows.reshape(num_heads, -1, 2, rows.shape[1])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)

@@ -29,7 +29,9 @@ def build_tokenizer(gguf: GgufFile) -> Tokenizer:
     metadata = gguf.metadata
     kind = metadata.get("tokenizer.ggml.model")
     if kind != "gpt2" or "tokenizer.ggml.merges" not in metadata:
-        raise ModelLoadError(f"{gguf.path}: tokenizer {kind!r} is not supported in GGUF files; supported: byte-level BPE ('gpt2')")
+        raise ModelLoadError(
+            f"{gguf.path}: tokenizer {kind!r} is not supported in GGUF files; supported: byte-level BPE ('gpt2')"
+        )
     tokens = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
     tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
@@ -44,7 +46,9 @@ def _pre_tokenizer(gguf: GgufFile) -> Any:
     if name in _PLAIN:
         return pre_tokenizers.ByteLevel(add_prefix_space=False)
     if name in _DIGIT_BY_DIGIT:
-        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        return pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
     if name in _SPLITS:
         split = pre_tokenizers.Split(Regex(_SPLITS[name]), behavior="isolated")
         return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -5,6 +5,7 @@ A model is named by the default model's name, a GGUF file, a folder in the Huggi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,10 @@ from chatserve.models.runner import ModelInfo, Runner
 from chatserve.models.threads import prepare_threads
 
 if TYPE_CHECKING:
+    from chatserve.text import Vocabulary
     from chatserve.text.chat_template import ChatTemplate
-    from chatserve.text.vocabulary import Vocabulary
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +39,26 @@ class LoadedModel:
 
 def load_model(config: Config) -> LoadedModel:
     """Load the model that `config` names. Raises ModelLoadError, naming the model and the reason, when that fails."""
-    prepare_threads()
-    name = config.served_model_name or model_name(config.model)
-    if config.model == DEFAULT_MODEL:
-        return _load_gguf(fetch_default_model(cache_folder()), config, name)
     path = Path(config.model).expanduser()
+    is_default = config.model == DEFAULT_MODEL
+    if not (is_default or path.exists() or _HUB_ID.fullmatch(config.model)):
+        kinds = f"a hub id (owner/name) nor the default model ({DEFAULT_MODEL})"
+        raise ModelLoadError(f"{config.model}: no such file or folder, and neither {kinds}")
+    prepare_threads()  # before the modules below import torch
+    from chatserve.models.folder_model import download_hub_model, load_folder
+    from chatserve.models.gguf_loading import load_gguf
+    from chatserve.models.placement import choose_placement
+
+    placement = choose_placement(config)
+    name = config.served_model_name or _model_name(config.model)
+    if is_default:
+        return load_gguf(fetch_default_model(cache_folder()), name, placement)
     if path.is_file():
-        return _load_gguf(path, config, name)
-    raise ModelLoadError(f"{config.model}: no such file")
+        return load_gguf(path, name, placement)
+    return load_folder(path if path.is_dir() else download_hub_model(config.model), name, placement)
 
 
-def model_name(model: str) -> str:
-    """The id that clients use for a model given as `model`: a file or folder goes by its last name without ``.gguf``."""
+def _model_name(model: str) -> str:
+    """The id that clients use: a file or folder goes by its last name without ``.gguf``."""
     path = Path(model).expanduser()
-    return path.name.removesuffix(".gguf") if path.exists() else model
-
-
-def _load_gguf(path: Path, config: Config, name: str) -> LoadedModel:
-    from chatserve.models.gguf_loading import load_gguf_model
-    from chatserve.models.converted import open_converted
-    from chatserve.models.transformers_runner import TransformersRunner
-    from chatserve.text.chat_template import ChatTemplate
-    from chatserve.text.vocabulary import Vocabulary
-
-    converted = open_converted(path, cache_folder())
-    runner = TransformersRunner(load_gguf_model(converted), name)
-    vocabulary = Vocabulary(
-        converted.tokenizer,
-        size=runner.info.vocab_size,
-        end_token_ids=converted.end_token_ids,
-        bos_token_id=converted.bos_token_id,
-    )
-    template = None
-    if converted.chat_template is not None:
-        template = ChatTemplate(converted.chat_template, bos_token=converted.bos_token, eos_token=converted.eos_token)
-    return LoadedModel(runner, vocabulary, template)
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else model

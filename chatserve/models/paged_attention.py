@@ -1,13 +1,14 @@
 """CPU kernels over the pages: write new K and V, attend through block tables. All arithmetic is float32.
 
-Pages of one layer: keys [num_blocks, KV heads, head_dim, block_size], values [num_blocks, KV heads, block_size, padded_dim].
-Keys lie token-minor, so that the scores of 16 tokens come out of vector multiply-adds without horizontal sums.
+Pages of a layer: keys [num_blocks, KV heads, head_dim, block_size], values [num_blocks, KV heads, block_size,
+padded_dim]. Keys lie token-minor, so that the scores of 16 tokens come out of vector multiply-adds without sums
+across lanes.
 
-A work item is a KV head of a tile of queries of one chunk; the query heads that share the KV head are rows of the tile, so
-every load of K and V serves all of them. The context is walked in panels of 16 tokens, KEY_TILE tokens at a time, with the
-running maximum and sum of "Online normalizer calculation for softmax" (Milakov and Gimelshein, 2018). Tiles start at multiples
-of KEY_TILE in the sequence and every row adds its terms in the order of the tokens, so a row's result does not depend on the
-batch, the chunk, the tile of queries or the block size.
+A work item is a KV head of a tile of queries of one chunk; the query heads that share the KV head are rows of the
+tile, so every load of K and V serves all of them. The context is walked in panels of 16 tokens, KEY_TILE tokens at a
+time, with the running maximum and sum of "Online normalizer calculation for softmax" (Milakov and Gimelshein, 2018).
+Tiles start at multiples of KEY_TILE in the sequence and every row adds its terms in the order of the tokens, so a
+row's result does not depend on the batch, the chunk, the tile of queries or the block size.
 
 The vector code is LLVM IR (8 float32 lanes, which LLVM maps to what the machine has), and stays in this file with the
 functions that use it: numba's cache notices changes of this file only.
@@ -105,8 +106,8 @@ def _loop(builder: Any, count: Any, initial: list[Any], body: Callable[[Any, lis
     return new_state
 
 
-def _make_multiply(num_rows: int, num_vectors: int, adds: bool) -> Any:
-    """An intrinsic for ``C (+)= A @ B``, A [num_rows, depth], B [depth, 8 num_vectors]; addresses and row strides in bytes."""
+def _make_multiply(num_rows: int, num_vectors: int) -> Any:
+    """An intrinsic for ``C += A @ B``, A [num_rows, depth], B [depth, 8 num_vectors]; addresses, strides in bytes."""
 
     @intrinsic
     def multiply(typing: Any, a: Any, a_stride: Any, b: Any, b_stride: Any, c: Any, c_stride: Any, depth: Any) -> Any:
@@ -115,9 +116,7 @@ def _make_multiply(num_rows: int, num_vectors: int, adds: bool) -> Any:
             a_rows = [builder.add(a, builder.mul(a_stride, ir.Constant(_INT64, row))) for row in range(num_rows)]
             c_rows = [builder.add(c, builder.mul(c_stride, ir.Constant(_INT64, row))) for row in range(num_rows)]
             cells = [(row, vector) for row in range(num_rows) for vector in range(num_vectors)]
-            initial = [
-                _load(builder, c_rows[row], _VECTOR_BYTES * vector) if adds else _splat(0.0) for row, vector in cells
-            ]
+            initial = [_load(builder, c_rows[row], _VECTOR_BYTES * vector) for row, vector in cells]
 
             def step(index: Any, sums: list[Any]) -> list[Any]:
                 b_row = builder.add(b, builder.mul(index, b_stride))
@@ -138,9 +137,8 @@ def _make_multiply(num_rows: int, num_vectors: int, adds: bool) -> Any:
     return multiply
 
 
-_dot_1, _dot_2, _dot_3, _dot_4, _dot_6 = (_make_multiply(rows, 2, False) for rows in (1, 2, 3, 4, 6))
-_mix_1, _mix_2, _mix_3, _mix_4, _mix_6 = (_make_multiply(rows, 2, True) for rows in (1, 2, 3, 4, 6))
-_mix_narrow = _make_multiply(1, 1, True)
+_multiply_1, _multiply_2, _multiply_3, _multiply_4, _multiply_6 = (_make_multiply(rows, 2) for rows in (1, 2, 3, 4, 6))
+_multiply_narrow = _make_multiply(1, 1)
 
 
 @intrinsic
@@ -157,7 +155,9 @@ def _largest(typing: Any, address: Any, num_vectors: Any) -> Any:
         (lanes,) = _loop(builder, num_vectors, [_splat(float("-inf"))], step)
         result = builder.extract_element(lanes, ir.Constant(_INT32, 0))
         for lane in range(1, _LANES):
-            result = _call(builder, "llvm.maxnum.f32", result, builder.extract_element(lanes, ir.Constant(_INT32, lane)))
+            result = _call(
+                builder, "llvm.maxnum.f32", result, builder.extract_element(lanes, ir.Constant(_INT32, lane))
+            )
         return result
 
     return types.float32(types.int64, types.int64), generate
@@ -203,50 +203,36 @@ def _exponentiate(typing: Any, address: Any, num_vectors: Any, largest: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def _dot_panel(queries, query_bytes, panel, panel_bytes, scores, score_bytes, num_rows, head_dim):  # type: ignore[no-untyped-def]
-    """scores[row, 0:16] = queries[row] . the panel's 16 keys, for all rows."""
+def _multiply_panel(a, a_bytes, b, b_bytes, c, c_bytes, num_rows, depth):  # type: ignore[no-untyped-def]
+    """``C[:, 0:16] += A[:, 0:depth] @ B[:, 0:16]`` for all rows, as many at once as vector registers can hold."""
     row = 0
     while num_rows - row >= 6:
-        _dot_6(queries + row * query_bytes, query_bytes, panel, panel_bytes, scores + row * score_bytes, score_bytes, head_dim)
+        _multiply_6(a + row * a_bytes, a_bytes, b, b_bytes, c + row * c_bytes, c_bytes, depth)
         row += 6
-    q, s, left = queries + row * query_bytes, scores + row * score_bytes, num_rows - row
+    a, c, left = a + row * a_bytes, c + row * c_bytes, num_rows - row
     if left >= 4:
-        _dot_4(q, query_bytes, panel, panel_bytes, s, score_bytes, head_dim)
-        q, s, left = q + 4 * query_bytes, s + 4 * score_bytes, left - 4
+        _multiply_4(a, a_bytes, b, b_bytes, c, c_bytes, depth)
+        a, c, left = a + 4 * a_bytes, c + 4 * c_bytes, left - 4
     if left == 3:
-        _dot_3(q, query_bytes, panel, panel_bytes, s, score_bytes, head_dim)
+        _multiply_3(a, a_bytes, b, b_bytes, c, c_bytes, depth)
     elif left == 2:
-        _dot_2(q, query_bytes, panel, panel_bytes, s, score_bytes, head_dim)
+        _multiply_2(a, a_bytes, b, b_bytes, c, c_bytes, depth)
     elif left == 1:
-        _dot_1(q, query_bytes, panel, panel_bytes, s, score_bytes, head_dim)
+        _multiply_1(a, a_bytes, b, b_bytes, c, c_bytes, depth)
 
 
 @njit(cache=True, nogil=True)
-def _mix_panel(weights, weight_bytes, panel, panel_bytes, sums, sum_bytes, num_rows, num_tokens):  # type: ignore[no-untyped-def]
-    """sums[row] += weights[row, 0:num_tokens] @ the panel's values, for all rows; 16 columns at a time, a last 8 alone."""
+def _mix_panel(weights, weight_bytes, panel, sums, row_bytes, num_rows, num_tokens):  # type: ignore[no-untyped-def]
+    """Add a panel's values, mixed by the weights of each row, to its sums; a last 8 columns go alone."""
     column = 0
-    while sum_bytes - column >= 64:
-        row = 0
-        v = panel + column
-        while num_rows - row >= 6:
-            _mix_6(weights + row * weight_bytes, weight_bytes, v, panel_bytes, sums + row * sum_bytes + column, sum_bytes, num_tokens)
-            row += 6
-        w, o, left = weights + row * weight_bytes, sums + row * sum_bytes + column, num_rows - row
-        if left >= 4:
-            _mix_4(w, weight_bytes, v, panel_bytes, o, sum_bytes, num_tokens)
-            w, o, left = w + 4 * weight_bytes, o + 4 * sum_bytes, left - 4
-        if left == 3:
-            _mix_3(w, weight_bytes, v, panel_bytes, o, sum_bytes, num_tokens)
-        elif left == 2:
-            _mix_2(w, weight_bytes, v, panel_bytes, o, sum_bytes, num_tokens)
-        elif left == 1:
-            _mix_1(w, weight_bytes, v, panel_bytes, o, sum_bytes, num_tokens)
-        column += 64
-    if column < sum_bytes:
+    while row_bytes - column >= 4 * PANEL:
+        values, mixed = panel + column, sums + column
+        _multiply_panel(weights, weight_bytes, values, row_bytes, mixed, row_bytes, num_rows, num_tokens)
+        column += 4 * PANEL
+    if column < row_bytes:
         for row in range(num_rows):
-            _mix_narrow(
-                weights + row * weight_bytes, weight_bytes, panel + column, panel_bytes, sums + row * sum_bytes + column, sum_bytes, num_tokens
-            )
+            row_weights, mixed = weights + row * weight_bytes, sums + row * row_bytes + column
+            _multiply_narrow(row_weights, weight_bytes, panel + column, row_bytes, mixed, row_bytes, num_tokens)
 
 
 @njit(cache=True, nogil=True)
@@ -273,77 +259,112 @@ def _pack_panel(keys, values, table, head, first_token, num_tokens, packed_keys,
 
 
 @njit(cache=True, nogil=True)
-def _attend_item(query, out, keys, values, table, head, first_row, end_row, first_position, scaling, window, softcap):  # type: ignore[no-untyped-def]
+def _locate_panels(keys, values, table, head, first_token, end_token, packed_keys, packed_values, addresses):  # type: ignore[no-untyped-def]
+    """Addresses of the keys and values of a tile's panels: in the pages, or packed when blocks are too small."""
+    block_size = keys.shape[3]
+    for panel in range((end_token - first_token + PANEL - 1) // PANEL):
+        token = first_token + panel * PANEL
+        if block_size < PANEL:
+            num_tokens = min(PANEL, end_token - token)
+            _pack_panel(keys, values, table, head, token, num_tokens, packed_keys[panel], packed_values[panel])
+            addresses[panel, 0] = packed_keys.ctypes.data + panel * packed_keys.strides[0]
+            addresses[panel, 1] = packed_values.ctypes.data + panel * packed_values.strides[0]
+        else:
+            block, offset = table[token // block_size], token % block_size
+            addresses[panel, 0] = keys.ctypes.data + block * keys.strides[0] + head * keys.strides[1] + 4 * offset
+            values_address = values.ctypes.data + block * values.strides[0] + head * values.strides[1]
+            addresses[panel, 1] = values_address + offset * values.strides[2]
+
+
+@njit(cache=True, nogil=True)
+def _weigh_scores(scores, num_scores, sums, largest, total):  # type: ignore[no-untyped-def]
+    """Turn a row of scores into weights, rescaling what the row has summed so far; returns its maximum and total."""
+    address, num_vectors = scores.ctypes.data, num_scores // _LANES
+    new_largest = max(largest, _largest(address, num_vectors))  # type: ignore[call-arg]
+    if new_largest == -np.inf:  # nothing is visible yet
+        scores[:num_scores] = 0.0
+        return new_largest, total
+    correction = np.float32(math.exp(largest - new_largest))
+    for d in range(len(sums)):
+        sums[d] *= correction
+    return new_largest, total * correction + _exponentiate(address, num_vectors, new_largest)
+
+
+@njit(cache=True, nogil=True)
+def _scale_queries(query, scaling, rows):  # type: ignore[no-untyped-def]
+    """rows[query * heads + head] = query[query, head] * scaling."""
+    for i in range(query.shape[0]):
+        for head in range(query.shape[1]):
+            for d in range(query.shape[2]):
+                rows[i * query.shape[1] + head, d] = query[i, head, d] * scaling
+
+
+@njit(cache=True, nogil=True)
+def _store_means(sums, totals, out):  # type: ignore[no-untyped-def]
+    """out[query, head] = sums / totals of row query * heads + head, without the padding."""
+    for i in range(out.shape[0]):
+        for head in range(out.shape[1]):
+            row = i * out.shape[1] + head
+            for d in range(out.shape[2]):
+                out[i, head, d] = sums[row, d] / totals[row]
+
+
+@njit(cache=True, nogil=True)
+def _attend_tile(query, out, keys, values, table, head, first_row, end_row, first_position, scaling, window, softcap):  # type: ignore[no-untyped-def]
     """One KV head of the queries `first_row` to `end_row` of the step, which are consecutive tokens of one sequence."""
-    group_size, head_dim, block_size, padded_dim = query.shape[1] // keys.shape[1], query.shape[2], keys.shape[3], values.shape[3]
+    group_size, head_dim, padded_dim = query.shape[1] // keys.shape[1], query.shape[2], values.shape[3]
     num_queries = end_row - first_row
     num_rows = num_queries * group_size
+    key_bytes = 4 * max(PANEL, keys.shape[3])
+    num_packed = KEY_TILE // PANEL if keys.shape[3] < PANEL else 0
+    packed_keys = np.zeros((num_packed, head_dim, PANEL), np.float32)
+    packed_values = np.zeros((num_packed, PANEL, padded_dim), np.float32)
+    addresses = np.empty((KEY_TILE // PANEL, 2), np.int64)
     queries = np.empty((num_rows, head_dim), np.float32)
     scores = np.empty((num_rows, KEY_TILE), np.float32)
     sums = np.zeros((num_rows, padded_dim), np.float32)
     largest = np.full(num_rows, -np.inf, np.float32)
     totals = np.zeros(num_rows, np.float32)
-    is_packed = block_size < PANEL
-    packed_keys = np.zeros((KEY_TILE // PANEL, head_dim, PANEL), np.float32) if is_packed else np.empty((0, 0, 0), np.float32)
-    packed_values = np.zeros((KEY_TILE // PANEL, PANEL, padded_dim), np.float32) if is_packed else np.empty((0, 0, 0), np.float32)
-    panel_addresses = np.empty((KEY_TILE // PANEL, 2), np.int64)
-    for i in range(num_queries):
-        for member in range(group_size):
-            for d in range(head_dim):
-                queries[i * group_size + member, d] = query[first_row + i, head * group_size + member, d] * scaling
+    first_head = head * group_size
+    _scale_queries(query[first_row:end_row, first_head : first_head + group_size], scaling, queries)
 
     end_token = first_position + num_queries
     oldest = max(0, first_position - window + 1) if window > 0 else 0
-    key_bytes = 4 * (PANEL if is_packed else block_size)
-    keys_address = keys.ctypes.data + head * keys.strides[1]
-    values_address = values.ctypes.data + head * values.strides[1]
     for tile_start in range(oldest // KEY_TILE * KEY_TILE, end_token, KEY_TILE):
-        num_tokens = min(KEY_TILE, end_token - tile_start)
-        num_panels = (num_tokens + PANEL - 1) // PANEL
-        for panel in range(num_panels):
-            token = tile_start + panel * PANEL
-            if is_packed:
-                _pack_panel(keys, values, table, head, token, min(PANEL, end_token - token), packed_keys[panel], packed_values[panel])
-                panel_addresses[panel, 0] = packed_keys[panel].ctypes.data
-                panel_addresses[panel, 1] = packed_values[panel].ctypes.data
-            else:
-                block, offset = table[token // block_size], token % block_size
-                panel_addresses[panel, 0] = keys_address + block * keys.strides[0] + 4 * offset
-                panel_addresses[panel, 1] = values_address + block * values.strides[0] + offset * values.strides[2]
-            _dot_panel(
-                queries.ctypes.data, 4 * head_dim, panel_addresses[panel, 0], key_bytes,
-                scores.ctypes.data + 4 * PANEL * panel, 4 * KEY_TILE, num_rows, head_dim,
-            )  # fmt: skip
+        tile_end = min(tile_start + KEY_TILE, end_token)
+        num_panels = (tile_end - tile_start + PANEL - 1) // PANEL
         num_scores = num_panels * PANEL
-        for row in range(num_rows):
-            position = first_position + row // group_size
-            first_visible = max(0, position - window + 1) if window > 0 else 0
-            row_scores = scores[row]
-            if softcap > 0.0 or position + 1 < tile_start + num_scores or first_visible > tile_start:
-                _hide_and_cap(row_scores, tile_start, num_scores, first_visible, position + 1, softcap)
-            new_largest = max(largest[row], _largest(row_scores.ctypes.data, num_scores // _LANES))
-            if new_largest == -np.inf:
-                row_scores[:num_scores] = 0.0
-                continue
-            correction = np.float32(math.exp(largest[row] - new_largest))
-            largest[row] = new_largest
-            totals[row] = totals[row] * correction + _exponentiate(row_scores.ctypes.data, num_scores // _LANES, new_largest)
-            for d in range(padded_dim):
-                sums[row, d] *= correction
+        _locate_panels(keys, values, table, head, tile_start, tile_end, packed_keys, packed_values, addresses)
+        scores[:] = 0.0
         for panel in range(num_panels):
-            _mix_panel(
-                scores.ctypes.data + 4 * PANEL * panel, 4 * KEY_TILE, panel_addresses[panel, 1], 4 * padded_dim,
-                sums.ctypes.data, 4 * padded_dim, num_rows, min(PANEL, num_tokens - panel * PANEL),
+            panel_scores = scores.ctypes.data + 4 * PANEL * panel
+            _multiply_panel(
+                queries.ctypes.data, 4 * head_dim, addresses[panel, 0], key_bytes,
+                panel_scores, 4 * KEY_TILE, num_rows, head_dim,
             )  # fmt: skip
-    for i in range(num_queries):
-        for member in range(group_size):
-            row = i * group_size + member
-            for d in range(head_dim):
-                out[first_row + i, head * group_size + member, d] = sums[row, d] / totals[row]
+        for i in range(num_queries):
+            position = first_position + i
+            first_visible = max(0, position - window + 1) if window > 0 else 0
+            is_cut = position + 1 < tile_start + num_scores or first_visible > tile_start
+            for row in range(i * group_size, (i + 1) * group_size):
+                if is_cut or softcap > 0.0:
+                    _hide_and_cap(scores[row], tile_start, num_scores, first_visible, position + 1, softcap)
+                largest[row], totals[row] = _weigh_scores(scores[row], num_scores, sums[row], largest[row], totals[row])
+        for panel in range(num_panels):
+            weights, num_tokens = (
+                scores.ctypes.data + 4 * PANEL * panel,
+                min(PANEL, tile_end - tile_start - panel * PANEL),
+            )
+            _mix_panel(
+                weights, 4 * KEY_TILE, addresses[panel, 1], sums.ctypes.data, 4 * padded_dim, num_rows, num_tokens
+            )
+    _store_means(sums, totals, out[first_row:end_row, first_head : first_head + group_size])
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def write_and_attend(query, key, value, out, keys, values, slots, block_tables, tiles, scaling, window, softcap, num_threads):  # type: ignore[no-untyped-def]
+def write_and_attend(  # type: ignore[no-untyped-def]
+    query, key, value, out, keys, values, slots, block_tables, tiles, scaling, window, softcap, num_threads
+):
     """One layer of one step.
 
     Args:
@@ -367,6 +388,8 @@ def write_and_attend(query, key, value, out, keys, values, slots, block_tables, 
     num_items = len(tiles) * num_heads
     for thread in prange(num_threads):
         for item in range(thread, num_items, num_threads):
-            tile, head = item // num_heads, item % num_heads
-            chunk, first_row, end_row, position = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
-            _attend_item(query, out, keys, values, block_tables[chunk], head, first_row, end_row, position, scaling, window, softcap)
+            chunk, first_row, end_row, position = tiles[item // num_heads]
+            _attend_tile(
+                query, out, keys, values, block_tables[chunk], item % num_heads,
+                first_row, end_row, position, scaling, window, softcap,
+            )  # fmt: skip

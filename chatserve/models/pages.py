@@ -1,13 +1,13 @@
 """`CpuPages`: the KV pages in main memory, their copies and swaps, and attention by the kernels of `paged_attention`.
 
-Pages are float32 whatever the type of the weights: the kernels compute in float32, and converting on every read would cost
-more time than half the memory traffic saves.
+Pages are float32 whatever the type of the weights: the kernels compute in float32, and converting on every read would
+cost more time than half the memory traffic saves.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,12 +16,9 @@ from numpy.typing import NDArray
 
 from chatserve.errors import ModelLoadError
 from chatserve.models.attention_backend import AttentionRule
+from chatserve.models.attention_shape import AttentionShape
 from chatserve.models.batch import Batch, Float32Array, Int32Array
-from chatserve.models.kv_shape import KvShape
 from chatserve.models.paged_attention import ROW_TILE, write_and_attend
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PADDING = 8
 """Rows of values are padded to whole vectors of this many numbers."""
@@ -34,10 +31,10 @@ class CpuPages:
     [block, KV head, slot, padded head_dim]; the host pool for swapping has the same layout.
     """
 
-    def __init__(self, shape: KvShape, num_query_heads: int) -> None:
+    def __init__(self, shape: AttentionShape) -> None:
         self._shape = shape
         self._padded_dim = -(-shape.head_dim // _PADDING) * _PADDING
-        self._queries_per_tile = max(1, ROW_TILE // (num_query_heads // shape.num_kv_heads))
+        self._queries_per_tile = max(1, ROW_TILE // (shape.num_query_heads // shape.num_kv_heads))
         self._num_threads = get_num_threads()
 
     @property
@@ -89,13 +86,15 @@ class CpuPages:
 
 def tile_queries(batch: Batch, queries_per_tile: int) -> Int32Array:
     """Cut every chunk into tiles of queries: int32[N, 4] of chunk, first row, end row, position of the first row."""
-    tiles: list[Sequence[int]] = []
+    tiles: list[tuple[int, int, int, int]] = []
     starts, context_lens = batch.query_starts.tolist(), batch.context_lens.tolist()
     for chunk, context_len in enumerate(context_lens):
         start, end = starts[chunk], starts[chunk + 1]
         first_position = context_len - (end - start)
-        for row in range(start, end, queries_per_tile):
-            tiles.append((chunk, row, min(row + queries_per_tile, end), first_position + row - start))
+        tiles.extend(
+            (chunk, row, min(row + queries_per_tile, end), first_position + row - start)
+            for row in range(start, end, queries_per_tile)
+        )
     return np.array(tiles, np.int32).reshape(-1, 4)
 
 
@@ -103,18 +102,26 @@ def _check_memory(num_bytes: int) -> None:
     """Refuse pages that cannot be there: Linux hands out zeroed memory it does not have and kills the process later."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
+        with Path("/proc/meminfo").open(encoding="ascii") as file:
             available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         pass
     if num_bytes > available:
         gib = 1 << 30
-        raise ModelLoadError(f"the KV pages need {num_bytes / gib:.1f} GiB, {available / gib:.1f} GiB of memory are free")
+        raise ModelLoadError(
+            f"the KV pages need {num_bytes / gib:.1f} GiB, {available / gib:.1f} GiB of memory are free"
+        )
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def _move_blocks(source: NDArray[np.float32], destination: NDArray[np.float32], pairs: Int32Array, key_numbers: int, value_numbers: int) -> None:
-    """Copy blocks (source, destination) of all layers in the order of the list, so that a later pair sees an earlier one."""
+def _move_blocks(
+    source: NDArray[np.float32],
+    destination: NDArray[np.float32],
+    pairs: Int32Array,
+    key_numbers: int,
+    value_numbers: int,
+) -> None:
+    """Copy blocks (source, destination) of all layers, in the order of the list: a later pair sees an earlier one."""
     key_offset = source.shape[1] // (key_numbers + value_numbers) * key_numbers
     new_key_offset = destination.shape[1] // (key_numbers + value_numbers) * key_numbers
     for layer in prange(source.shape[0]):

@@ -11,14 +11,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from chatserve.errors import ModelLoadError
 from chatserve.models.attention_backend import AttentionRule
+from chatserve.models.attention_shape import AttentionShape
 from chatserve.models.batch import Batch, Int32Array
-from chatserve.models.kv_shape import KvShape
 
 
 class TorchPages:
     """An `AttentionBackend` on any torch device; pages are [layer, K or V, block, slot in block, KV head, head_dim]."""
 
-    def __init__(self, shape: KvShape, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, shape: AttentionShape, device: torch.device, dtype: torch.dtype) -> None:
         self._shape, self._device, self._dtype = shape, device, dtype
         self._block_size = 0
         self._chunks: list[_Chunk] = []

@@ -1,7 +1,8 @@
 """`TransformersRunner`: serve any decoder-only transformers model that uses the attention interface, over paged KV.
 
-The batch is flattened to one row of T tokens with explicit positions. The model's attention calls land in `_attend_paged`,
-which writes K and V into the pages and attends through the block tables; the model builds no mask and no cache.
+The batch is flattened to one row of T tokens with explicit positions. The model's attention calls land in
+`_attend_paged`, which writes K and V into the pages and attends through the block tables; the model builds no mask
+and no cache.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 
 from chatserve.errors import ModelLoadError
 from chatserve.models.attention_backend import AttentionBackend, AttentionRule
+from chatserve.models.attention_shape import AttentionShape
 from chatserve.models.batch import Batch, Float32Array
-from chatserve.models.kv_shape import KvShape
 from chatserve.models.runner import ModelInfo
 from chatserve.models.torch_pages import TorchPages
 
 _ATTENTION_NAME = "chatserve"
+_CHANGING_ROTARY = ("dynamic", "longrope")
 _UNSUPPORTED_INPUTS = ("s_aux", "position_bias", "alibi", "head_mask")
 
 
@@ -72,7 +74,8 @@ class TransformersRunner:
 def _run_model(model: PreTrainedModel, batch: Batch, paged: _PagedStep | _Probe) -> torch.Tensor:
     """Logits [1, R, vocab_size]."""
     token_ids, positions, wanted = (
-        torch.from_numpy(numbers.astype(np.int64)).to(model.device) for numbers in (batch.token_ids, batch.positions, batch.wanted)
+        torch.from_numpy(numbers.astype(np.int64)).to(model.device)
+        for numbers in (batch.token_ids, batch.positions, batch.wanted)
     )
     output = model(
         input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=wanted, paged=paged
@@ -97,11 +100,11 @@ class _PagedStep:
 class _Probe:
     """Stands in for `_PagedStep` before serving and records what the attention calls look like."""
 
-    kv_shapes: list[tuple[int, int]] = field(default_factory=list)
+    shapes: list[tuple[int, int, int]] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: AttentionRule) -> torch.Tensor:
-        self.kv_shapes.append((key.shape[1], key.shape[2]))
+        self.shapes.append((query.shape[1], key.shape[1], key.shape[2]))
         if value.shape != key.shape:
             self.obstacles.append("its keys and values have different sizes")
         return torch.zeros_like(query)
@@ -120,7 +123,7 @@ def _attend_paged(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The function transformers calls for every layer: heads-first [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
+    """What transformers calls for every layer: [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
     if isinstance(paged, _Probe):
         paged.obstacles.extend(_obstacles(module, attention_mask, others))
     rule = AttentionRule(query.shape[-1] ** -0.5 if scaling is None else scaling, sliding_window or 0, softcap or 0.0)
@@ -138,35 +141,54 @@ def _obstacles(module: torch.nn.Module, attention_mask: torch.Tensor | None, oth
 
 
 @torch.inference_mode()
-def probe(model: PreTrainedModel, name: str) -> KvShape:
+def probe(model: PreTrainedModel, name: str) -> AttentionShape:
     """Switch `model` to paged attention and run two tokens, to see that every layer really calls it.
 
     Raises ModelLoadError with the reason when it does not; a model that ignores the interface would answer nonsense.
     """
     recorder = _Probe()
     numbers = np.arange(2, dtype=np.int32)
-    batch = Batch(numbers, numbers, numbers, np.array([0, 2], np.int32), np.array([2], np.int32), np.zeros((1, 1), np.int32), numbers)
+    batch = Batch(
+        numbers,
+        numbers,
+        numbers,
+        np.array([0, 2], np.int32),
+        np.array([2], np.int32),
+        np.zeros((1, 1), np.int32),
+        numbers,
+    )
     try:
         model.set_attn_implementation(_ATTENTION_NAME)
         logits = _run_model(model, batch, recorder)
     except (TypeError, ValueError, KeyError) as error:
         raise ModelLoadError(f"{name}: {type(model).__name__} cannot be served: {error}") from error
     num_layers = model.config.get_text_config().num_hidden_layers
-    if len(recorder.kv_shapes) != num_layers:
-        reason = f"{len(recorder.kv_shapes)} of its {num_layers} layers use transformers' attention interface"
+    if len(recorder.shapes) != num_layers:
+        reason = f"{len(recorder.shapes)} of its {num_layers} layers use transformers' attention interface"
         raise ModelLoadError(f"{name}: {type(model).__name__} cannot be served: {reason}")
-    if len(set(recorder.kv_shapes)) != 1:
-        recorder.obstacles.append("its layers have KV of different sizes")
+    if len(set(recorder.shapes)) != 1:
+        recorder.obstacles.append("its layers have heads of different numbers or sizes")
     if logits.shape[1] != 2:
         recorder.obstacles.append("it does not honour logits_to_keep")
+    recorder.obstacles.extend(_rotary_obstacles(model.config.get_text_config()))
     if recorder.obstacles:
         raise ModelLoadError(f"{name}: {type(model).__name__} cannot be served: {recorder.obstacles[0]}")
-    return KvShape(num_layers, *recorder.kv_shapes[0])
+    return AttentionShape(num_layers, *recorder.shapes[0])
 
 
-def _choose_backend(shape: KvShape, model: PreTrainedModel) -> AttentionBackend:
+def _rotary_obstacles(config: PretrainedConfig) -> list[str]:
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = {part.get("rope_type") for part in [rope, *rope.values()] if isinstance(part, dict)}
+    return [
+        f"its rotary embedding ({kind}) changes with the longest sequence in a step"
+        for kind in _CHANGING_ROTARY
+        if kind in kinds
+    ]
+
+
+def _choose_backend(shape: AttentionShape, model: PreTrainedModel) -> AttentionBackend:
     if model.device.type != "cpu":
         return TorchPages(shape, model.device, model.dtype)
     from chatserve.models.pages import CpuPages  # numba is not needed elsewhere
 
-    return CpuPages(shape, model.config.get_text_config().num_attention_heads)
+    return CpuPages(shape)
