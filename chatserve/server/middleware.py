@@ -52,7 +52,13 @@ class RequestLog:
             await self._app(scope, receive, send_with_id)
         finally:
             milliseconds = (time.perf_counter() - started) * 1000
-            _access.info("%s %s %s %d %.1fms", request_id, scope["method"], scope["path"], status, milliseconds)
+            _access.info("%s %s %s %d %.1fms", request_id, scope["method"], _path(scope), status, milliseconds)
+
+
+def _path(scope: Scope) -> str:
+    """The path as it was sent: percent-encoded, so that it cannot break a log line."""
+    raw: bytes = scope["raw_path"]
+    return raw.decode("ascii", "backslashreplace")
 
 
 def request_id_of(proposed: str | None) -> str:

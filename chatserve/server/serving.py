@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 import signal
 import socket
 import threading
@@ -18,10 +16,11 @@ from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ConfigError
 from chatserve.server.app import create_app
 
-_log = logging.getLogger("chatserve.server")
-
 # After the grace period: time for last error events to leave before connections are cut.
 _FLUSH_SECONDS = 0.25
+
+# What the engine may take longer than the grace period, because a step that has begun cannot be stopped.
+_SLOW_STEP_SECONDS = 1.0
 
 
 def serve(
@@ -75,9 +74,8 @@ class DrainingServer(uvicorn.Server):
     """A uvicorn server that drains the engine while it shuts down and then cuts what is left."""
 
     def __init__(self, engine: AsyncEngine, config: Config, on_ready: Callable[[str], None] | None = None) -> None:
-        self._engine = engine
-        self._grace = config.shutdown_grace
         self._on_ready = on_ready
+        self._patience = config.shutdown_grace + _SLOW_STEP_SECONDS
         super().__init__(
             uvicorn.Config(
                 create_app(engine, config),
@@ -85,7 +83,6 @@ class DrainingServer(uvicorn.Server):
                 access_log=False,
                 ws="none",
                 lifespan="on",
-                timeout_graceful_shutdown=math.ceil(config.shutdown_grace) + 2,
                 server_header=False,
             )
         )
@@ -105,12 +102,11 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         """End every answer within the grace period; a client that does not read would keep its connection for ever."""
-        try:
-            await self._engine.shutdown(self._grace)
-            if self.server_state.connections:
-                await asyncio.sleep(_FLUSH_SECONDS)
-        except Exception:
-            _log.exception("draining the engine failed")
+        # The lifespan's end drains the engine; by itself uvicorn comes to it only after the last connection has closed.
+        draining = asyncio.create_task(self.lifespan.shutdown())
+        await asyncio.wait({draining}, timeout=self._patience)
+        if self.server_state.connections:
+            await asyncio.sleep(_FLUSH_SECONDS)
         for connection in list(self.server_state.connections):
             if connection.transport is not None:
                 connection.transport.abort()

@@ -9,7 +9,7 @@ import pytest
 from chatserve.config import Config
 from tests.server.harness import Served, make_engine, script, serve_in_thread
 
-ENGINE_SETTINGS = {"delay", "num_blocks", "max_model_len", "max_queue", "extra_decoders"}
+ENGINE_SETTINGS = {"delay", "num_blocks", "max_model_len", "max_queue", "extra_decoders", "vocabulary"}
 
 
 @pytest.fixture

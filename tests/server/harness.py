@@ -29,6 +29,7 @@ from chatserve.testing import (
     byte_chat_template,
     byte_vocabulary,
 )
+from chatserve.text import Vocabulary
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
 
@@ -47,13 +48,14 @@ def make_engine(
     max_model_len: int = 4096,
     max_queue: int = 64,
     extra_decoders: Sequence[Decoder] = (),
+    vocabulary: Vocabulary | None = None,
 ) -> tuple[AsyncEngine, FakeRunner]:
     """The real engine over a fake model, with the installed decoders and more."""
     runner = FakeRunner(logits, delay=delay, max_model_len=max_model_len)
     registry = Registry.load()
     for added in extra_decoders:
         registry.add(added)
-    engine = Engine(runner, byte_vocabulary(), registry, EngineLimits(num_blocks))
+    engine = Engine(runner, vocabulary or byte_vocabulary(), registry, EngineLimits(num_blocks))
     return AsyncEngine(engine, byte_chat_template(), max_queue), runner
 
 

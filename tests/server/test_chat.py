@@ -74,7 +74,7 @@ def test_usage_comes_once_in_a_last_chunk_without_choices(served: Served) -> Non
     assert chunks[-1]["choices"] == []
     usage = chunks[-1]["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (20, 4, 24)
-    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+    assert 0 <= usage["prompt_tokens_details"]["cached_tokens"] < 20, "a part of the prompt may be cached, never all"
 
 
 def test_continuous_usage_stands_in_every_chunk_and_grows(served: Served) -> None:

@@ -20,6 +20,7 @@ from chatserve.server import serve
 from tests.server.harness import HI, make_engine, script
 
 GRACE = 0.5
+LIMIT = 15.0  # an idle machine needs a second more than the grace period, a busy one several times that
 
 PROGRAM = f"""
 from chatserve.config import Config
@@ -62,14 +63,14 @@ def open_stream(port: int, **fields: object) -> socket.socket:
 
 
 def leave(process: subprocess.Popen[str], number: int) -> None:
-    """Send the signal; the process must go within five seconds, cleanly."""
+    """Send the signal; the process must go in time, cleanly."""
     begun = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 0
     assert out == "left\n"
     assert err == ""
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < LIMIT
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

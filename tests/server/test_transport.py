@@ -194,6 +194,12 @@ def test_the_access_log(served: Served, caplog: pytest.LogCaptureFixture) -> Non
     assert lines[1].startswith("other GET /nothing 404 ")
 
 
+def test_no_path_breaks_a_log_line(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "chatserve.access"):
+        served.http.get("/a%0aforged%20line")
+    assert "/a%0aforged%20line 404" in caplog.text
+
+
 def test_a_client_that_left_is_logged_as_499(start_server: Start, caplog: pytest.LogCaptureFixture) -> None:
     served = start_server(delay=0.01)
     with caplog.at_level(logging.INFO, "chatserve.access"):
