@@ -1,5 +1,5 @@
 # One verb a target. `make serve` and `make test` need only python3 (3.11 or newer) and make: the rest goes into .venv.
-#   make serve [MODEL=file.gguf] [PORT=8000]
+#   make serve [MODEL=hub-id|folder|file.gguf] [PORT=8000]
 
 VENV := .venv
 BIN := $(VENV)/bin

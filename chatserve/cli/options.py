@@ -75,7 +75,7 @@ _file_option = click.option(
 def _option(setting: Setting) -> Callable[[Callable[..., None]], Callable[..., None]]:
     if setting.is_switch:
         flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
-        return click.option(flags, setting.name, default=None, help=setting.description)
+        return click.option(flags, setting.name, default=None, help=_help(setting))
     return click.option(
         setting.flag,
         setting.name,
@@ -94,5 +94,7 @@ def _metavar(setting: Setting) -> str:
 
 
 def _help(setting: Setting) -> str:
-    has_default = setting.default not in (None, ())
-    return f"{setting.description}  [default: {setting.default}]" if has_default else setting.description
+    if setting.default in (None, ()):
+        return setting.description
+    default = {True: "on", False: "off"}[setting.default] if setting.is_switch else setting.default
+    return f"{setting.description}  [default: {default}]"

@@ -8,18 +8,18 @@ import click
 
 from chatserve.cli.options import with_config
 from chatserve.config import DEFAULT_MODEL, Config
-from chatserve.errors import ModelLoadError
 
 EXAMPLES = """\b
 Examples:
-  chatserve pull
+  chatserve pull                    the default model
+  chatserve pull Qwen/Qwen3-0.6B    a model from the hub
 """
 
 
 @click.command(epilog=EXAMPLES, short_help="Fetch a model before it is needed.")
 @with_config([], positional="model")
 def pull(config: Config) -> None:
-    """Fetch the default model into the cache and print where it lies; MODEL may be a local file."""
+    """Fetch MODEL (a hub id), or the default model, into its cache and print where it lies."""
     click.echo(_fetch(config.model))
 
 
@@ -32,4 +32,6 @@ def _fetch(model: str) -> Path:
     path = Path(model).expanduser()
     if path.exists():
         return path
-    raise ModelLoadError(f"{model}: no such file, and only the default model ({DEFAULT_MODEL}) can be fetched so far")
+    from chatserve.models.folder_model import download_hub_model
+
+    return download_hub_model(model)

@@ -29,7 +29,7 @@ Examples:
 @click.command(epilog=EXAMPLES, short_help="Serve a model over the OpenAI API.")
 @with_config(settings(), positional="model")
 def serve(config: Config) -> None:
-    """Serve MODEL over the OpenAI API: a GGUF file, or nothing for the default model."""
+    """Serve MODEL over the OpenAI API: a hub id, a folder, a GGUF file, or nothing for the default model."""
     _set_up_logging(config.log_level)
     from chatserve.server import serve as run_server
 

@@ -26,7 +26,8 @@ def test_a_local_file_is_where_it_is(tmp_path: Path) -> None:
     assert pull(str(file)).stdout == f"{file}\n"
 
 
-def test_another_model_is_refused() -> None:
+def test_a_model_that_cannot_be_fetched_is_one_line() -> None:
     result = pull("some/model")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("Error: some/model: no such file, and only the default model")
+    assert result.stderr.startswith("Error: some/model: cannot download it from the hub: ")
+    assert result.stderr.count("\n") == 1
