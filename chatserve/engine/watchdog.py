@@ -3,9 +3,9 @@
 Decoders run on the event loop's thread; one that computes, sleeps or loops there stalls everybody. In the main thread a
 timer signal interrupts it. Elsewhere (another thread, Windows) it can only be reported.
 
-One interval timer serves all resumes of a step. Each resume starts with an age of 0 and each tick of the timer adds 1, so
-a resume costs a few assignments and reads no clock, and a process that was stopped for a while harms nobody. A C call that
-holds the GIL cannot be interrupted, nor does it age; most long ones (``re``, ``time.sleep``) do let signals in.
+One interval timer serves all resumes of a step. Each resume starts with an age of 0 and each tick of the timer adds 1,
+so a resume costs a few assignments and reads no clock, and a process that was stopped for a while harms nobody. A call
+that holds the GIL cannot be interrupted, nor does it age; most long ones (``re``, ``time.sleep``) do let signals in.
 """
 
 from __future__ import annotations

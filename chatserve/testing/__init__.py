@@ -1,4 +1,4 @@
-"""The shipped test kit: a fake model whose paging is checked, and a vocabulary of bytes."""
+"""The shipped test kit: conformance tests for decoders, a fake model whose paging is checked, a vocabulary of bytes."""
 
 from chatserve.testing.byte_tokenizer import (
     END_TOKEN,
@@ -9,14 +9,17 @@ from chatserve.testing.byte_tokenizer import (
     byte_chat_template,
     byte_vocabulary,
 )
+from chatserve.testing.conformance import DecoderConformance
 from chatserve.testing.fake_model import (
     ConstantRunner,
     FakeRunner,
     Faulty,
     LogitsFunction,
     RandomLogits,
+    Restricted,
     Script,
 )
+from chatserve.testing.trial import Answer, Record, TrialEngine
 
 __all__ = [
     "END_TOKEN",
@@ -24,12 +27,17 @@ __all__ = [
     "START_TOKEN",
     "START_TOKEN_ID",
     "VOCAB_SIZE",
+    "Answer",
     "ConstantRunner",
+    "DecoderConformance",
     "FakeRunner",
     "Faulty",
     "LogitsFunction",
     "RandomLogits",
+    "Record",
+    "Restricted",
     "Script",
+    "TrialEngine",
     "byte_chat_template",
     "byte_vocabulary",
 ]

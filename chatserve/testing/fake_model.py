@@ -125,6 +125,31 @@ class Script:
         return self._rows[token_id]
 
 
+class Restricted:
+    """Another function of the context in which some tokens are forbidden, as by a grammar.
+
+    Args:
+        logits: the model.
+        allowed: ids of the tokens that may follow a context, int32[n]; must not be empty.
+        penalty: subtracted from the logits of all other tokens; infinite forbids them for good.
+    """
+
+    def __init__(
+        self, logits: LogitsFunction, allowed: Callable[[Int32Array], Sequence[int]], penalty: float = np.inf
+    ) -> None:
+        self.vocab_size = logits.vocab_size
+        self._logits = logits
+        self._allowed = allowed
+        self._penalty = penalty
+
+    def __call__(self, context: Int32Array) -> Float32Array:
+        row = self._logits(context)
+        restricted = row - np.float32(self._penalty)
+        allowed = list(self._allowed(context))
+        restricted[allowed] = row[allowed]
+        return restricted
+
+
 class Faulty:
     """Another function of the context that fails where `when` says so: raises `error`, or answers NaN without one."""
 
