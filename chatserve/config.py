@@ -42,8 +42,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int, Meta(description="Sequences that may run at once, over all requests.", ge=1)
     ] = 256
     max_sequences: Annotated[int, Meta(description="Sequences one request may hold.", ge=1)] = 512
+    prefix_caching: Annotated[bool, Meta(description="Reuse the KV of equal beginnings of prompts.")] = True
     max_queue: Annotated[int, Meta(description="Requests that may wait; more get 429.", ge=0)] = 1024
     decoders: Annotated[tuple[str, ...], Meta(description="Python files with decoders to register (repeatable).")] = ()
+    decoder_timeout: Annotated[float, Meta(description="Seconds a decoder may run without yielding.", gt=0)] = 1.0
     strict_plugins: Annotated[bool, Meta(description="A decoder that fails to import stops the start.")] = False
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000

@@ -83,10 +83,10 @@ class Context:
         return VerifyWant(sequences, self._checked_tokens(drafts, len(sequences)), self._warp)
 
     def topk(self, seqs: Iterable[Sequence], k: int) -> Awaitable[TopK]:
-        """The k best next tokens of each sequence, stage *processed*."""
-        if not 1 <= k <= self._group.rules.vocab_size:
-            raise DecoderError(f"topk: k is {k}, allowed are 1 to {self._group.rules.vocab_size}")
-        return TopKWant(self._checked(seqs), k)
+        """The k best next tokens of each sequence, stage *processed*; all tokens when there are fewer than k."""
+        if k < 1:
+            raise DecoderError(f"topk: k is {k}, must be at least 1")
+        return TopKWant(self._checked(seqs), min(k, self._group.rules.vocab_size))
 
     def logits(
         self, seqs: Iterable[Sequence], last: int = 1, stage: Stage = "processed"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, overload
 from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.randomness import derive_seed
 from chatserve.decoding.samples import Sample
-from chatserve.kv import BlockTable
+from chatserve.kv import BlockTable, IndexedBlock
 
 if TYPE_CHECKING:
     from chatserve.decoding.group import SequenceGroup
@@ -47,8 +47,10 @@ class Sequence:
         "_counter",
         "_fork_point",
         "_group",
+        "_indexed",
         "_is_freed",
         "_key",
+        "_last_awaited",
         "_led",
         "_num_forks",
         "_samples",
@@ -56,7 +58,6 @@ class Sequence:
         "_tokens",
         "_version",
         "ended",
-        "last_awaited",
         "logprob",
         "prompt_len",
     )
@@ -69,6 +70,7 @@ class Sequence:
         self._table = BlockTable(group.pool)
         self._ahead: list[int] = []  # tokens behind ours whose KV is in the table (verified or truncated drafts)
         self._fork_point: ForkPoint | None = None
+        self._indexed: IndexedBlock | None = None  # our last full block in the prefix index
         self._led: list[ForkPoint] = []
         self._key = key
         self._num_forks = 0
@@ -76,7 +78,7 @@ class Sequence:
         self._version = 0  # grows when tokens are taken back
         self._is_freed = False
         self.ended: str | None = None
-        self.last_awaited = 0
+        self._last_awaited = 0
         self.logprob = 0.0
         self.prompt_len = prompt_len
         group.register(self)
@@ -171,6 +173,7 @@ class Sequence:
         self.logprob -= sum(sample.logprob or 0.0 for sample in removed)
         self.ended = None
         self._drop_fork_points(length)
+        self._trim_indexed(length)
 
     def free(self) -> None:
         """Let the KV go. The record stays readable and publishable; anything else raises from now on."""
@@ -238,10 +241,13 @@ class Sequence:
         """Share the KV of the first `num_tokens` tokens, which `leader` has computed."""
         self._ahead = []
         self._table.adopt(leader._table, num_tokens)
+        self._indexed = leader._indexed
+        self._trim_indexed(num_tokens)
 
     def _give_up_kv(self) -> None:
         """Release all KV and keep the tokens; it is recomputed, or found shared, when the sequence is named again."""
         self._ahead = []
+        self._indexed = None
         self._table.free()
 
     def _give_up_tail(self) -> None:
@@ -253,10 +259,16 @@ class Sequence:
         if kept < len(blocks):
             self._ahead = []
             self._table.truncate(min(kept * self._group.pool.block_size, len(self._tokens)))
+            self._trim_indexed(self._table.num_tokens)
+
+    def _trim_indexed(self, length: int) -> None:
+        if self._indexed is not None:
+            self._indexed = self._indexed.at_depth(length // self._group.pool.block_size)
 
     def _share_kv(self, parent: Sequence) -> None:
         self._table = parent._table.fork()
         self._ahead = parent._ahead[:]
+        self._indexed = parent._indexed
         self._fork_point = parent._mark_fork()
 
     def _mark_fork(self) -> ForkPoint:

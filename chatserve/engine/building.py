@@ -31,6 +31,8 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
         max_batch_tokens=config.max_batch_tokens,
         max_running_sequences=config.max_running_sequences,
         max_sequences=config.max_sequences,
+        prefix_caching=config.prefix_caching,
+        decoder_timeout=config.decoder_timeout,
     )
     engine = Engine(runner, loaded.vocabulary, registry, limits)
     sampler.warm_up(runner.info.vocab_size)

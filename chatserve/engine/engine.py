@@ -19,11 +19,13 @@ from chatserve.decoding.wants import checked_wants
 from chatserve.engine import sampler
 from chatserve.engine.batching import build_batch, num_rows, row_owners
 from chatserve.engine.generation import GenerationRequest
+from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.request_factory import EngineLimits, RequestFactory
 from chatserve.engine.rows import expand
 from chatserve.engine.sampler import SamplingPlan, SamplingResult
 from chatserve.engine.scheduler import Chunk, Limits, Scheduler
+from chatserve.engine.watchdog import Watchdog
 from chatserve.errors import ChatserveError, GenerationError, RequestError
 from chatserve.kv import BlockPool, check_integrity
 from chatserve.models.batch import Batch
@@ -73,8 +75,11 @@ class Engine:
         self.registry = registry
         self.limits = limits
         self.pool = BlockPool(limits.num_blocks, limits.block_size)
-        self.scheduler = Scheduler(self.pool, Limits(limits.max_batch_tokens, limits.max_running_sequences))
+        self.prefix_cache = PrefixCache(self.pool, limits.prefix_caching)
+        sizes = Limits(limits.max_batch_tokens, limits.max_running_sequences)
+        self.scheduler = Scheduler(self.pool, sizes, self.prefix_cache)
         self.requests: dict[Request, None] = {}
+        self._watchdog = Watchdog(limits.decoder_timeout)
         self.num_steps = 0
         self.num_finished = 0
         self.num_exhausted = 0
@@ -129,6 +134,8 @@ class Engine:
             "sequences": sum(len(request.group.live) for request in self.requests),
             "blocks_total": self.pool.num_blocks,
             "blocks_used": self.pool.num_used,
+            "blocks_cached": self.pool.num_cached,
+            "prefix_hit_tokens": self.prefix_cache.num_hit_tokens,
             "preemptions": self.scheduler.total_preemptions,
         }
 
@@ -150,21 +157,17 @@ class Engine:
 
     def end_step(self, step: Step) -> None:
         """Take over what a step brought, resume the decoders whose awaits are complete, and emit their deltas."""
-        touched: dict[Request, None] = {}
+        broken = self._broken(step)
+        for request, error in broken.items():
+            self.fail(request, error)
+        advanced: dict[Request, None] = {}
         for chunk in step.chunks:
             if not chunk.request.is_finished:
                 self._advance(chunk)
-                touched[chunk.request] = None
-        broken = self._broken(step)
-        for request in touched:
-            if request in broken:
-                self.fail(request, broken[request])
-                continue
-            assert step.result is not None
-            for pending in request.pending:
-                pending.collect(step.result)
-            if not request.tasks:
-                self._continue(request)
+                advanced[chunk.request] = None
+        with self._watchdog:
+            for request in advanced:
+                self._collect(request, step)
 
     def step(self) -> bool:
         """One whole iteration on this thread; False when there was nothing to run."""
@@ -195,6 +198,7 @@ class Engine:
         request.num_rows += num_rows(chunk)
         task.scheduled_from = None
         task.next_row = max(task.next_row, chunk.stop)
+        self.prefix_cache.contribute(request, task.leader)
         if task.next_row >= task.end:
             request.tasks.remove(task)
             for follower in task.followers:
@@ -216,8 +220,13 @@ class Engine:
             if row in step.result.bad_rows
         }
 
-    def _continue(self, request: Request) -> None:
-        """Resume the decoder with the answers of its await."""
+    def _collect(self, request: Request, step: Step) -> None:
+        """Take over the step's answers; resume the decoder when its await is complete."""
+        assert step.result is not None
+        for pending in request.pending:
+            pending.collect(step.result)
+        if request.tasks:
+            return
         answers = [pending.answer() for pending in request.pending]
         try:
             self._resume(request, answers)
@@ -228,7 +237,7 @@ class Engine:
         """Step the coroutine until it awaits rows, has ended, or all choices are finished; emit what is new."""
         while True:
             try:
-                wants = checked_wants(request.coroutine.send(answers))
+                wants = checked_wants(self._watchdog.call(request.coroutine.send, answers))
             except StopIteration:
                 self._emit(request)
                 self._finish(request)
@@ -243,7 +252,7 @@ class Engine:
             request.num_awaits += 1
             for want in wants:
                 for sequence in want.sequences:
-                    sequence.last_awaited = request.num_awaits
+                    sequence._last_awaited = request.num_awaits
             if request.tasks:
                 return
             answers = [pending.answer() for pending in request.pending]
@@ -301,7 +310,7 @@ class Engine:
         """Close the coroutine first, so that its `finally` blocks see a live group, then free what it left."""
         request.is_finished = True
         try:
-            request.coroutine.close()
+            self._watchdog.call(request.coroutine.close)
         except BaseException as error:  # a decoder that refuses to close must not take the engine with it
             _log.warning("request %s: its decoder did not close cleanly: %r", request.given.request_id, error)
         request.group.close()

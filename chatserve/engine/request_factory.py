@@ -41,6 +41,8 @@ class EngineLimits:
     max_batch_tokens: int = 512
     max_running_sequences: int = 256
     max_sequences: int = 512
+    prefix_caching: bool = True
+    decoder_timeout: float = 1.0
 
 
 class RequestFactory:

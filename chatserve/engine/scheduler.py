@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from chatserve.decoding.sequence import Sequence
+from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Request
 from chatserve.engine.rows import RowTask
 from chatserve.kv import BlockPool
@@ -50,8 +51,9 @@ class Scheduler:
         exhausted: requests found to need more than the whole pool; the engine ends them with "length".
     """
 
-    def __init__(self, pool: BlockPool, limits: Limits) -> None:
+    def __init__(self, pool: BlockPool, limits: Limits, prefix_cache: PrefixCache) -> None:
         self.pool = pool
+        self.prefix_cache = prefix_cache
         self.limits = limits
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -83,7 +85,7 @@ class Scheduler:
         prefills: list[tuple[Request, RowTask]] = []
         budget = self.limits.max_batch_tokens
         for request in list(self.running):
-            for task in self._ready_tasks(request):
+            for task in self._ready_tasks(request) if request.is_running else ():
                 if task.end - task.start > 1:
                     prefills.append((request, task))  # after the decodes, so that a long prompt never stalls them
                 else:
@@ -146,6 +148,7 @@ class Scheduler:
                 continue
             if leader._ahead:
                 leader._align_ahead(task.draft)
+            self.prefix_cache.reuse(request, task)
             leaders.add(leader)
             ready.append(task)
         return ready
@@ -207,7 +210,7 @@ class Scheduler:
             named = {member for task in request.tasks for member in (task.leader, *task.followers)}
             idle = [sequence for sequence in request.group.live if sequence not in named and sequence._table.num_blocks]
             for release in (Sequence._give_up_tail, Sequence._give_up_kv):
-                for sequence in sorted(idle, key=lambda candidate: candidate.last_awaited):
+                for sequence in sorted(idle, key=lambda candidate: candidate._last_awaited):
                     before = self.pool.num_free
                     release(sequence)
                     if self.pool.num_free > before:

@@ -3,5 +3,14 @@
 from chatserve.kv.block_pool import BlockPool, OutOfBlocksError
 from chatserve.kv.block_table import BlockTable
 from chatserve.kv.integrity import IntegrityError, check_integrity
+from chatserve.kv.prefix_index import IndexedBlock, PrefixIndex
 
-__all__ = ["BlockPool", "BlockTable", "IntegrityError", "OutOfBlocksError", "check_integrity"]
+__all__ = [
+    "BlockPool",
+    "BlockTable",
+    "IndexedBlock",
+    "IntegrityError",
+    "OutOfBlocksError",
+    "PrefixIndex",
+    "check_integrity",
+]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from chatserve.kv.prefix_index import PrefixIndex
+
 BlockIds = NDArray[np.int32]
 
 
@@ -31,33 +33,48 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.ref_counts: NDArray[np.int32] = np.zeros(num_blocks, np.int32)
+        self.index = PrefixIndex()
         self._free = list(range(num_blocks - 1, -1, -1))
+        self._cached: dict[int, None] = {}  # indexed blocks without a holder, least recently used first
         self._copies: dict[int, int] = {}  # destination -> source
         self._deferred: list[int] = []  # copy sources without a holder; free once the copies are taken
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` can hand out now."""
-        return len(self._free)
+        """Blocks that `allocate` can hand out now, cached ones included."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks without a holder that are kept, findable, until their turn to be handed out."""
+        return len(self._cached)
 
     @property
     def num_used(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
     def allocate(self) -> int:
-        """Take a free block; its count is 1."""
-        if not self._free:
+        """Take a free block, else the least recently used cached one; its count is 1."""
+        if self._free:
+            block = self._free.pop()
+        elif self._cached:
+            block = next(iter(self._cached))
+            del self._cached[block]
+            self.index.remove(block)
+        else:
             raise OutOfBlocksError("no free KV block")
-        block = self._free.pop()
         self.ref_counts[block] = 1
         return block
 
     def share(self, blocks: BlockIds) -> None:
-        """Add one count to each of `blocks` (used ones, none twice)."""
+        """Add one count to each of `blocks` (used or cached ones, none twice)."""
+        if self._cached:
+            for block in blocks[self.ref_counts[blocks] == 0].tolist():
+                del self._cached[block]
         self.ref_counts[blocks] += 1
 
     def release(self, blocks: BlockIds) -> None:
@@ -73,7 +90,7 @@ class BlockPool:
         freed = blocks[counts == 0].tolist()
         if self._copies:
             freed = self._without_copy_sources(freed)
-        self._free.extend(freed)
+        self._give_back(freed)
 
     def copy_on_write(self, block: int) -> int:
         """Replace one holder's count on a shared block by a block of its own and queue the copy of the contents.
@@ -90,9 +107,17 @@ class BlockPool:
         """The queued copies int32[C, 2] as (source, destination) pairs; they run before anything else is written."""
         pairs = np.array([(source, own) for own, source in self._copies.items()], np.int32).reshape(-1, 2)
         self._copies.clear()
-        self._free.extend(self._deferred)
+        self._give_back(self._deferred)
         self._deferred = []
         return pairs
+
+    def _give_back(self, blocks: list[int]) -> None:
+        """Make blocks available; indexed ones stay cached, the last of a sequence being the first to go."""
+        for block in reversed(blocks):
+            if block in self.index:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
 
     def _without_copy_sources(self, freed: list[int]) -> list[int]:
         """Forget queued copies into freed blocks, and keep their queued sources back."""
@@ -103,5 +128,5 @@ class BlockPool:
         return [block for block in freed if block not in sources]
 
     def idle_blocks(self) -> list[int]:
-        """Blocks nobody holds: free ones, and copy sources whose last holder went; for the integrity check."""
-        return self._free + self._deferred
+        """Blocks nobody holds: free, cached, and copy sources whose last holder went; for the integrity check."""
+        return [*self._free, *self._cached, *self._deferred]

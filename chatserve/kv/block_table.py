@@ -51,9 +51,8 @@ class BlockTable:
         """Make slots for `num_new` more tokens; the caller has checked `num_needed` against the pool."""
         if not num_new:
             return
-        if self._writes_shared_block():
-            last = self._num_blocks - 1
-            self._blocks[last] = self.pool.copy_on_write(int(self._blocks[last]))
+        if self.num_tokens % self.pool.block_size:
+            self._own_last_block()
         self.num_tokens += num_new
         count = self.pool.blocks_for(self.num_tokens)
         if count > self._num_blocks:
@@ -79,6 +78,21 @@ class BlockTable:
         self.free()
         self._share(other, num_tokens)
 
+    def append_blocks(self, blocks: list[int]) -> None:
+        """Share full blocks behind those of this table, which are full too."""
+        added = np.array(blocks, np.int32)
+        self.pool.share(added)
+        self._blocks = np.concatenate([self.blocks, added, np.empty(8, np.int32)])
+        self._num_blocks += len(blocks)
+        self.num_tokens = self._num_blocks * self.pool.block_size
+
+    def replace(self, logical: int, block: int) -> None:
+        """Hold `block`, which has the same contents, in place of the own block at this place."""
+        old = self._blocks[logical : logical + 1].copy()
+        self._blocks[logical] = block
+        self.pool.share(self._blocks[logical : logical + 1])
+        self.pool.release(old)
+
     def free(self) -> None:
         """Release every block; the table is empty afterwards and may be filled again."""
         self.truncate(0)
@@ -95,6 +109,15 @@ class BlockTable:
         """Whether the next token goes into a partly filled block that others hold too."""
         is_partial = self.num_tokens % self.pool.block_size != 0
         return is_partial and bool(self.pool.ref_counts[self._blocks[self._num_blocks - 1]] > 1)
+
+    def _own_last_block(self) -> None:
+        """Before the partly filled last block is written: copy it if others hold it, forget what it was indexed as."""
+        last = self._num_blocks - 1
+        block = int(self._blocks[last])
+        if self.pool.ref_counts[block] > 1:
+            self._blocks[last] = self.pool.copy_on_write(block)
+        else:
+            self.pool.index.remove(block)
 
     def _grow(self, count: int) -> None:
         if count > len(self._blocks):

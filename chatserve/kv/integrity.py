@@ -18,7 +18,7 @@ def check_integrity(pool: BlockPool, tables: Iterable[BlockTable]) -> None:
     """Raise IntegrityError unless counts, tables and free list agree.
 
     Checked: every count equals the number of table entries that name the block; no free block is named; no block is
-    free twice; free + used == total; every table has just the blocks its tokens need.
+    free twice; free + cached + used == total; every table has just the blocks its tokens need.
 
     Args:
         pool: the pool to check.

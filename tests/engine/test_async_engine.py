@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.engine.engines import MakeEngine, complete, request
 
 
 @asynccontextmanager
-async def running(runner: FakeRunner | None = None, max_queue: int = 64, **limits: int) -> AsyncIterator[AsyncEngine]:
+async def running(runner: FakeRunner | None = None, max_queue: int = 64, **limits: Any) -> AsyncIterator[AsyncEngine]:
     fake = runner or FakeRunner(RandomLogits(VOCAB_SIZE, seed=3))
     sizes = EngineLimits(**{"num_blocks": 64, "block_size": 4, **limits})
     engine = AsyncEngine(Engine(fake, byte_vocabulary(), _registry(), sizes), max_queue=max_queue)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -127,7 +129,7 @@ def test_the_same_seed_gives_the_same_answer_and_no_seed_another(make_engine: Ma
     assert len({tuple(run(None)) for _ in range(4)} | {tuple(run(1))}) > 2
 
 
-def _engine(**limits: int) -> Engine:
+def _engine(**limits: Any) -> Engine:
     model = RandomLogits(VOCAB_SIZE, seed=3, end_token_ids=(END_TOKEN_ID,), end_bias=2.0)
     return CheckedEngine(FakeRunner(model), byte_vocabulary(), _REGISTRY, EngineLimits(**limits))
 
