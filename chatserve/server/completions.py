@@ -26,7 +26,13 @@ from chatserve.server.generation_requests import (
     sampling_of,
 )
 from chatserve.server.logprobs import LegacyLogprobs, joined
-from chatserve.server.prompts import check_prompt_ids, split_prompts, text_prompt
+from chatserve.server.prompts import (
+    check_ids_in_vocabulary,
+    check_prompt_ids,
+    off_loop_when_long,
+    prompt_tokens,
+    split_prompts,
+)
 from chatserve.server.responses import client_gone, json_response, response_id
 from chatserve.server.streaming import stream_response, usage_mode
 from chatserve.server.usage import usage_body
@@ -57,15 +63,22 @@ class CompletionRoutes:
         return await self._whole(answers, body, echo, completion_id, request)
 
     async def _prompts(self, body: CompletionBody) -> list[Prompt]:
-        vocabulary, prompts = self._engine.vocabulary, []
         given = split_prompts(body.prompt)
-        for index, prompt in enumerate(given):
-            param = "prompt" if len(given) == 1 else f"prompt[{index}]"
-            token_ids = await text_prompt(self._engine, prompt, param) if isinstance(prompt, str) else prompt
-            check_prompt_ids(self._engine, token_ids, param)
-            text = prompt if isinstance(prompt, str) else vocabulary.decode(prompt)
-            prompts.append(Prompt(text, tuple(token_ids)))
-        return prompts
+        params = ["prompt"] if len(given) == 1 else [f"prompt[{index}]" for index in range(len(given))]
+
+        def tokenize_all() -> list[Prompt]:
+            return [self._prompt(prompt, param) for prompt, param in zip(given, params, strict=True)]
+
+        return await off_loop_when_long(sum(map(len, given)), tokenize_all)
+
+    def _prompt(self, given: str | list[int], param: str) -> Prompt:
+        if isinstance(given, str):
+            prompt = Prompt(given, tuple(prompt_tokens(self._engine, given, param)))
+        else:
+            check_ids_in_vocabulary(self._engine, given, param)
+            prompt = Prompt(self._engine.vocabulary.decode(given), tuple(given))
+        check_prompt_ids(self._engine, prompt.token_ids, param)
+        return prompt
 
     def _requests(self, body: CompletionBody, prompts: list[Prompt], completion_id: str) -> list[GenerationRequest]:
         sampling = sampling_of(body, max_tokens=completion_max_tokens(body), alternatives=body.logprobs)

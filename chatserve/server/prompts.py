@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,6 +16,8 @@ Result = TypeVar("Result")
 
 # Tokenising this much takes about a millisecond; more would delay everybody's next token.
 _MAX_CHARACTERS_ON_LOOP = 1024
+
+_MAX_PROMPTS = 1024
 
 # Special tokens stand for texts that `Vocabulary.token_bytes` does not tell; none is longer than this.
 _LONGEST_SPECIAL_TOKEN = 64
@@ -91,17 +93,10 @@ def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
     return "".join(texts)
 
 
-async def text_prompt(engine: AsyncEngine, text: str, param: str = "prompt") -> list[int]:
+def prompt_tokens(engine: AsyncEngine, text: str, param: str) -> list[int]:
     """Token ids of a plain prompt, with what the tokenizer adds. Raises ContextLengthError when far too long."""
     _check_length(engine, len(text), param)
-    return await plain_tokens(engine, text)
-
-
-async def plain_tokens(engine: AsyncEngine, text: str, *, add_special_tokens: bool = True) -> list[int]:
-    """Token ids of plain text of any length."""
-    return await off_loop_when_long(
-        len(text), lambda: engine.vocabulary.encode(text, add_special_tokens=add_special_tokens)
-    )
+    return engine.vocabulary.encode(text, add_special_tokens=True)
 
 
 async def off_loop_when_long(num_characters: int, work: Callable[[], Result]) -> Result:
@@ -135,6 +130,8 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[
         return [prompt]
     if not prompt:
         raise RequestError("prompt is an empty list.", param="prompt", code="invalid_value")
+    if len(prompt) > _MAX_PROMPTS and not isinstance(prompt[0], int):
+        raise RequestError(f"prompt holds more than {_MAX_PROMPTS} prompts.", param="prompt", code="invalid_value")
     kind = type(prompt[0])
     for index, item in enumerate(prompt):
         if type(item) is not kind:
@@ -148,7 +145,7 @@ def split_prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[
     return [item for item in prompt if not isinstance(item, int)]
 
 
-def check_prompt_ids(engine: AsyncEngine, token_ids: list[int], param: str) -> None:
+def check_prompt_ids(engine: AsyncEngine, token_ids: Sequence[int], param: str) -> None:
     """Refuse an empty prompt, ids outside the vocabulary, and a prompt that leaves no room for one token."""
     if not token_ids:
         raise RequestError(f"{param} is empty; at least one token is needed.", param=param, code="invalid_value")
@@ -162,7 +159,7 @@ def check_prompt_ids(engine: AsyncEngine, token_ids: list[int], param: str) -> N
         )
 
 
-def check_ids_in_vocabulary(engine: AsyncEngine, token_ids: list[int], param: str) -> None:
+def check_ids_in_vocabulary(engine: AsyncEngine, token_ids: Sequence[int], param: str) -> None:
     """Raises RequestError when an id is none of the vocabulary's."""
     size = engine.vocabulary.size
     if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):

@@ -11,7 +11,7 @@ from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import RequestError
 from chatserve.server.bodies import DetokenizeBody, TokenizeBody
 from chatserve.server.generation_requests import check_model
-from chatserve.server.prompts import chat_prompt, check_ids_in_vocabulary, off_loop_when_long, plain_tokens
+from chatserve.server.prompts import chat_prompt, check_ids_in_vocabulary, off_loop_when_long
 from chatserve.server.responses import json_response
 from chatserve.server.validation import parse, read_body
 
@@ -44,7 +44,8 @@ class TokenRoutes:
             with_answer = body.add_generation_prompt is not False
             return await chat_prompt(self._engine, body.messages, add_generation_prompt=with_answer)
         special = body.add_special_tokens is not False
-        return await plain_tokens(self._engine, body.prompt or "", add_special_tokens=special)
+        text, vocabulary = body.prompt or "", self._engine.vocabulary
+        return await off_loop_when_long(len(text), lambda: vocabulary.encode(text, add_special_tokens=special))
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""

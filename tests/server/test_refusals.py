@@ -133,6 +133,7 @@ def test_fields_of_chat(served: Served, fields: dict[str, Any], param: str) -> N
         ({"prompt": ["a", 1]}, "prompt[1]"),
         ({"prompt": [[]]}, "prompt"),
         ({"prompt": [1.5]}, "prompt[0]"),
+        ({"prompt": ["a"] * 2000}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": [10**30]}, "prompt"),
         ({"logprobs": 6}, "logprobs"),
