@@ -1,7 +1,9 @@
-"""``chatserve decoders``: what can drive the decoding, and with which parameters."""
+"""``chatserve decoders``: what can drive the decoding, with which parameters, and help for those who write decoders."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,19 +13,21 @@ from chatserve.config import Config
 from chatserve.errors import RequestError
 
 if TYPE_CHECKING:
-    from chatserve.decoding.registry import DecoderInfo
+    from chatserve.decoding.registry import Decoder, DecoderInfo
 
 EXAMPLES = """\b
 Examples:
   chatserve decoders list
   chatserve decoders list --decoders my_decoder.py
   chatserve decoders show parallel
+  chatserve decoders new my-decoder
+  chatserve decoders check my-decoder/my_decoder.py
 """
 
 
-@click.group(epilog=EXAMPLES, short_help="List decoders and show their parameters.")
+@click.group(epilog=EXAMPLES, short_help="List, show, check and start decoders.")
 def decoders() -> None:
-    """List decoders and show their parameters; loads no model."""
+    """List decoders and show their parameters; check and start decoders of your own. Loads no model."""
 
 
 @decoders.command("list")
@@ -52,6 +56,69 @@ def show_decoder(config: Config, name: str) -> None:
     click.echo("\nParameters:" if properties else "\nNo parameters.")
     for parameter, schema in properties.items():
         click.echo(f"  {parameter}  {_describe(schema)}")
+
+
+@decoders.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--params", "params_text", default="{}", metavar="JSON", help="Parameters to try the decoder with.")
+@click.option("--n", default=1, show_default=True, type=click.IntRange(min=1), help="Choices to ask it for.")
+def check(file: Path, params_text: str, n: int) -> None:
+    """Check the decoders in FILE: import, name, parameters, and the conformance suite on a fake model.
+
+    The exit code is 1 when anything is wrong.
+    """
+    params = _parse_params(params_text)
+    verdicts = [_report(decoder, params, n) for decoder in _decoders_in(file)]
+    if not all(verdicts):
+        raise SystemExit(1)
+
+
+@decoders.command("new")
+@click.argument("name")
+def new(name: str) -> None:
+    """Write a working package for a decoder called NAME into a new folder of that name."""
+    from chatserve.cli.decoder_package import write_package
+
+    for path in write_package(name, Path()):
+        click.echo(path)
+    click.echo(f"\nTry it:\n  cd {name}\n  pip install --editable '.[test]'\n  pytest")
+
+
+def _parse_params(text: str) -> dict[str, Any]:
+    try:
+        params = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise click.BadParameter(f"is not JSON: {error}", param_hint="--params") from None
+    if not isinstance(params, dict):
+        raise click.BadParameter("must be a JSON object", param_hint="--params")
+    return params
+
+
+def _decoders_in(file: Path) -> list[Decoder]:
+    """The decoders of a file; raises RequestError for one that cannot be used. Installed ones are not loaded."""
+    from chatserve.decoding.registry import Registry
+
+    registry = Registry()
+    registry._load_file(str(file))
+    for info in registry.list():
+        if info.reason is not None:
+            raise RequestError(f"{file}: {info.name} is broken: {info.reason}")
+    return [registry.get(info.name) for info in registry.list()]
+
+
+def _report(decoder: Decoder, params: dict[str, Any], n: int) -> bool:
+    """Check a decoder and print what is found; whether nothing is wrong."""
+    from chatserve.cli.decoder_check import check_decoder
+
+    click.echo(f"{decoder.name}  (API {decoder.api})")
+    num_failed = 0
+    for finding in check_decoder(decoder, params, n):
+        num_failed += bool(finding.problem)
+        click.echo(f"  {'FAILED' if finding.problem else 'ok    '}  {finding.title}")
+        for line in finding.problem.splitlines():
+            click.echo(f"            {line}")
+    click.echo(f"{decoder.name}: {f'{num_failed} checks failed' if num_failed else 'all is well'}")
+    return not num_failed
 
 
 def _load(config: Config) -> list[DecoderInfo]:

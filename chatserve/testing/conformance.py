@@ -194,7 +194,7 @@ class DecoderConformance:
     # load changes nothing
 
     def test_a_batch_gives_what_solo_runs_give(self) -> None:
-        """Beside other requests, and others of its own kind, each answer is that of a run alone."""
+        """Beside other requests, also of its own kind, it gives the answer of a run alone."""
         engine = self._engine()
         ours = [self._request(seed, **_SAMPLINGS[seed % len(_SAMPLINGS)]) for seed in self._seeds()]
         records = []
@@ -209,15 +209,15 @@ class DecoderConformance:
             self._compare(record, request)
 
     def test_a_small_token_budget_changes_nothing(self) -> None:
-        """Steps too small for the rows of one await, whose answers then come over several steps."""
-        for max_batch_tokens in (1, 2, 5):
+        """Under a token budget smaller than the rows of one await it gives the same answer."""
+        for max_batch_tokens in (1, 4):
             request = self._request(max_batch_tokens)
             engine = self._engine(max_batch_tokens=max_batch_tokens)
             _, record = engine.run(_company(1), request)
             self._compare(record, request)
 
     def test_rows_deferred_at_random_change_nothing(self) -> None:
-        """A token budget that changes from step to step."""
+        """Under a token budget that changes from step to step it gives the same answer."""
         for seed in self._seeds():
             request, generator = self._request(seed), random.Random(seed)
             engine = self._engine()
@@ -226,7 +226,7 @@ class DecoderConformance:
             self._compare(record, request)
 
     def test_a_pool_so_small_that_it_is_preempted_changes_nothing(self) -> None:
-        """Its blocks are taken away for an older request, and what was in them is computed again."""
+        """In a pool so small that it is preempted it gives the same answer."""
         request, company = self._request(1, ignore_eos=True), _company(1, n=8, max_tokens=self.max_tokens + 2)
         alone, older = self._engine(), self._engine()
         alone.run(request)
@@ -238,13 +238,13 @@ class DecoderConformance:
             _, record = engine.run(company, request)
             self._compare(record, request)
             num_preemptions += record.request.num_preemptions
-            if num_preemptions >= 3:
+            if num_preemptions >= 2:
                 return
         is_short = alone.num_steps < 4
         assert num_preemptions or is_short, "no pool was so small that the request was preempted; set max_tokens higher"
 
     def test_preemption_at_random_changes_nothing(self) -> None:
-        """Its blocks are taken away between any two steps, all of them or those of one sequence."""
+        """With KV taken away at random between steps it gives the same answer."""
         for seed in self._seeds():
             request, generator = self._request(seed), random.Random(seed)
             engine = self._engine()
@@ -256,7 +256,7 @@ class DecoderConformance:
 
     def test_cancelling_at_any_step_releases_everything(self) -> None:
         """Cancelled between or within any two steps it leaves nothing behind, and harms nobody."""
-        request, company = self._request(2, max_tokens=5), _company(2, max_tokens=6)
+        request, company = self._request(2, max_tokens=4), _company(2, max_tokens=4)
         expected = self._expected(company)
         for index in range(self._count_steps(request)):
             for is_within in (False, True):
@@ -275,7 +275,7 @@ class DecoderConformance:
 
     def test_a_failure_of_the_model_at_any_step_releases_everything(self) -> None:
         """When a forward raises the request ends with an error, nothing is left behind, and the next one runs."""
-        request = self._request(3, max_tokens=5)
+        request = self._request(3, max_tokens=4)
         for index in range(self._count_steps(request)):
             engine = self._engine(failures={index: RuntimeError("no more")})
             [failed] = engine.run(request)
@@ -381,7 +381,7 @@ def _cancel(engine: TrialEngine, record: Record, is_within: bool) -> None:
     engine.check_integrity()
 
 
-def _company(seed: int, n: int = 2, max_tokens: int = 10) -> GenerationRequest:
+def _company(seed: int, n: int = 2, max_tokens: int = 8) -> GenerationRequest:
     sampling = Sampling(n=n, max_tokens=max_tokens, seed=seed, ignore_eos=True)
     return GenerationRequest(
         prompt_token_ids=tuple(f"request {seed}".encode()), sampling=sampling, decoder=neighbour.name

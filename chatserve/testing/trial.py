@@ -95,7 +95,7 @@ class Record:
 
 
 class TrialEngine(Engine):
-    """An engine that checks its books in the middle and at the end of every step, and every page that is read.
+    """An engine that checks its books after every step, and every page that is read.
 
     Args:
         decoders: the decoders there are.
@@ -140,7 +140,6 @@ class TrialEngine(Engine):
         if step is None:
             return False
         self.peak_blocks = max(self.peak_blocks, self.pool.num_used)
-        self.check_integrity()
         step.run()
         if interrupt is not None:
             interrupt()

@@ -36,11 +36,6 @@ class TestBeam(DecoderConformance):
     n = 2
 
 
-class TestBeamThatNeverStopsEarly(DecoderConformance):
-    decoder = BUILT_IN["beam"]
-    params: ClassVar[dict[str, Any]] = {"width": 4, "early_stopping": "never", "length_penalty": 2.0}
-
-
 class TestBestOf(DecoderConformance):
     decoder = BUILT_IN["best-of"]
     n = 2
@@ -61,6 +56,25 @@ class TestGuidance(DecoderConformance):
     @pytest.mark.xfail(reason="a token that both prompts forbid becomes NaN: -inf minus -inf")
     def test_forbidden_tokens_are_never_published(self) -> None:
         super().test_forbidden_tokens_are_never_published()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("test", [name for name, _ in DecoderConformance.titles()])
+@pytest.mark.parametrize(
+    ("name", "params", "n"),
+    [
+        ("parallel", {}, 6),
+        ("beam", {"width": 8, "early_stopping": True}, 4),
+        ("beam", {"width": 5, "early_stopping": "never", "length_penalty": 2.0}, 1),
+        ("best-of", {"best_of": 7}, 3),
+        ("majority", {"votes": 4, "pattern": "[aeiou]"}, 1),
+        ("speculative", {"ngram": 1, "draft": 16}, 1),
+    ],
+)
+def test_long_answers_and_many_seeds(name: str, params: dict[str, Any], n: int, test: str) -> None:
+    attributes = {"decoder": BUILT_IN[name], "params": params, "n": n, "num_seeds": 10, "max_tokens": 24}
+    getattr(type("Suite", (DecoderConformance,), attributes)(), test)()
 
 
 def test_every_built_in_decoder_is_here() -> None:
