@@ -60,9 +60,9 @@ class Decoder:
         try:
             return msgspec.convert(given, self.params)
         except msgspec.ValidationError as error:
-            raise RequestError(
-                f"decoder_params of decoder {self.name!r}: {error}", param="decoder_params", code="invalid_value"
-            ) from None
+            reason, _, place = str(error).partition(" - at `$")
+            param = "decoder_params" + place.rstrip("`")
+            raise RequestError(f"{param}: {reason} (decoder {self.name!r})", param=param, code="invalid_value") from None
 
 
 def decoder(

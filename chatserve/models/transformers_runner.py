@@ -68,7 +68,7 @@ class TransformersRunner:
         return cast(Float32Array, logits[0].float().cpu().numpy())
 
     def close(self) -> None:
-        del self._backend, self._model
+        """Nothing to stop; memory goes with the runner."""
 
 
 def _run_model(model: PreTrainedModel, batch: Batch, paged: _PagedStep | _Probe) -> torch.Tensor:

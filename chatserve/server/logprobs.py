@@ -19,6 +19,8 @@ def token_text(token: PublishedToken | TokenLogprob, vocabulary: Vocabulary) -> 
     Tokens that add nothing to the answer (end tokens) are shown by their name.
     """
     raw = token.bytes or vocabulary.token_bytes(token.token_id)
+    if not raw:
+        return vocabulary.token_name(token.token_id)
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -66,7 +66,9 @@ class Vocabulary:
         """
         tokenizer = self._tokenizer if parse_special else self._plain_tokenizer
         try:
-            token_ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            # Unlike `encode`, the batch form lets other threads run meanwhile: a long text must not stall the server.
+            [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            token_ids: list[int] = encoding.ids
         except TypeError:  # what tokenizers raises for a str that has no UTF-8 form
             raise RequestError("the text is not valid Unicode: it holds a lone surrogate") from None
         if add_special_tokens and self.bos_token_id is not None and token_ids[:1] != [self.bos_token_id]:
