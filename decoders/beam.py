@@ -1,12 +1,15 @@
 """Beam search: keep the likeliest hypotheses."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from chatserve.decoding import Context, Params, Rejected, Sample, Sequence, TopK, common_length, decoder
+
+Scores: TypeAlias = NDArray[np.float64]
 
 
 class BeamParams(Params, frozen=True):
@@ -25,8 +28,9 @@ class BeamParams(Params, frozen=True):
 class FinishedHypotheses:
     """The best hypotheses that have ended, best first, at most `width` of them."""
 
-    def __init__(self, params: BeamParams, max_tokens: int) -> None:
+    def __init__(self, params: BeamParams, width: int, max_tokens: int) -> None:
         self.params = params
+        self.width = width
         self.max_tokens = max_tokens
         self.best: list[Sequence] = []
 
@@ -36,13 +40,13 @@ class FinishedHypotheses:
 
     def offer(self, hypothesis: Sequence) -> None:
         """Keep the hypothesis if it is among the best."""
-        self.best = sorted([*self.best, hypothesis], key=self.score, reverse=True)[: self.params.width]
+        self.best = sorted([*self.best, hypothesis], key=self.score, reverse=True)[: self.width]
 
     def settled(self, beams: list[Sequence]) -> bool:
         """Whether the search is over: no live beam can still enter the list, as `early_stopping` understands it."""
         if not beams:
             return True
-        if len(self.best) < self.params.width:
+        if len(self.best) < self.width:
             return False
         if self.params.early_stopping is True:
             return True
@@ -51,31 +55,37 @@ class FinishedHypotheses:
         return attainable <= self.score(self.best[-1])
 
 
-def best_extensions(beams: list[Sequence], top: TopK, count: int) -> Iterator[tuple[Sequence, Sample]]:
-    """The `count` likeliest (beam, next token) pairs over all beams, best first; forbidden tokens never."""
-    totals = np.array([beam.logprob for beam in beams])[:, None] + top.logprobs
-    for flat in np.argsort(-totals, axis=None, kind="stable")[:count]:
-        row, column = divmod(int(flat), totals.shape[1])
-        if totals[row, column] == -np.inf:
+def totals(beams: list[Sequence], top: TopK) -> Scores:
+    """Log-probability of every (beam, candidate) pair, float64[beams, k]."""
+    return np.array([beam.logprob for beam in beams])[:, None] + top.logprobs
+
+
+def best_extensions(beams: list[Sequence], top: TopK, scores: Scores, count: int) -> Iterator[tuple[Sequence, Sample]]:
+    """The `count` (beam, next token) pairs with the best scores over all beams, best first; forbidden tokens never."""
+    for flat in np.argsort(-scores, axis=None, kind="stable")[:count]:
+        row, column = divmod(int(flat), scores.shape[1])
+        if scores[row, column] == -np.inf:
             return
         yield beams[row], top.sample(row, column)
 
 
-def extend(beams: list[Sequence], top: TopK, count: int, finished: FinishedHypotheses) -> list[Sequence]:
-    """The next `width` live beams; extensions that end are offered to `finished`, the old beams are freed.
+def extend(
+    beams: list[Sequence], top: TopK, scores: Scores, count: int, finished: FinishedHypotheses
+) -> list[Sequence]:
+    """The next live beams; extensions that end are offered to `finished`, the old beams are freed.
 
     An extension that ends counts only among the first `width` candidates.
     """
-    width, extended = finished.params.width, list[Sequence]()
-    for rank, (parent, sample) in enumerate(best_extensions(beams, top, count)):
+    extended: list[Sequence] = []
+    for rank, (parent, sample) in enumerate(best_extensions(beams, top, scores, count)):
         child = parent.fork()
         if not child.append(sample):
             extended.append(child)
         else:
-            if rank < width:
+            if rank < finished.width:
                 finished.offer(child)
             child.free()
-        if len(extended) == width:
+        if len(extended) == finished.width:
             break
     for beam in beams:
         beam.free()
@@ -90,10 +100,11 @@ async def beam(ctx: Context, prompt: Sequence, params: BeamParams) -> None:
     """
     if params.width < ctx.n:
         raise Rejected("decoder_params.width", f"is {params.width}, must be at least n = {ctx.n}")
-    beams, finished = [prompt], FinishedHypotheses(params, ctx.max_tokens)
+    beams, finished = [prompt], FinishedHypotheses(params, params.width, ctx.max_tokens)
     count = max(2, 1 + len(ctx.end_tokens)) * params.width
     while not finished.settled(beams):
-        beams = extend(beams, await ctx.topk(beams, count), count, finished)
+        top = await ctx.topk(beams, count)
+        beams = extend(beams, top, totals(beams, top), count, finished)
         ctx.trace(beams=[beam.generated for beam in beams], scores=[beam.logprob for beam in beams])
         possible = beams + finished.best
         for index in range(ctx.n):

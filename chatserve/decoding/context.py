@@ -27,6 +27,8 @@ class Host(Protocol):
 
     def new_sequence(self, tokens: list[int], parent: Sequence | None) -> Sequence: ...
 
+    def prefix(self, name: str) -> Sequence: ...
+
 
 class Context:
     """The engine as one request's decoder sees it.
@@ -144,6 +146,10 @@ class Context:
         if length >= self._group.rules.max_len:
             raise DecoderError(f"sequence: {length} tokens leave no room in the context of {self._group.rules.max_len}")
         return self._host.new_sequence(checked, parent)
+
+    def prefix(self, name: str) -> Sequence:
+        """The request's own fork of a registered prefix, all of it prompt; its KV is shared."""
+        return self._host.prefix(name)
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a text, no special tokens added."""

@@ -62,7 +62,9 @@ class Decoder:
         except msgspec.ValidationError as error:
             reason, _, place = str(error).partition(" - at `$")
             param = "decoder_params" + place.rstrip("`")
-            raise RequestError(f"{param}: {reason} (decoder {self.name!r})", param=param, code="invalid_value") from None
+            raise RequestError(
+                f"{param}: {reason} (decoder {self.name!r})", param=param, code="invalid_value"
+            ) from None
 
 
 def decoder(

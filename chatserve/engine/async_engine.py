@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from chatserve.config import Config
@@ -142,10 +143,30 @@ class AsyncEngine:
 
         Raises RequestError, QueueFullError, UnavailableError, or GenerationError when the decoder breaks at once.
         """
-        loop = asyncio.get_running_loop()
         generation = Generation(self, given.sampling.n)
+        return await self._start(generation, lambda: self._engine.submit(given, generation._listen))
+
+    async def register_prefix(self, name: str, token_ids: Sequence[int]) -> None:
+        """Compute a prefix and pin it under `name`; it can be used when this returns. Raises as `submit` does."""
+        generation = Generation(self, 1)
+        ids = tuple(token_ids)
+        await self._start(generation, lambda: self._engine.register_prefix(name, ids, generation._listen))
+        async for _ in generation:
+            pass
+
+    def prefixes(self) -> dict[str, int]:
+        """Number of tokens of each registered prefix by name."""
+        return self._engine.prefixes.lengths()
+
+    def remove_prefix(self, name: str) -> None:
+        """Unpin a prefix; running requests keep what they share. Raises RequestError for an unknown name."""
+        self._engine.prefixes.remove(name)
+
+    async def _start(self, generation: Generation, begin: Callable[[], Request]) -> Generation:
+        """Let `begin` open the generation's request in a plain callback of the loop."""
+        loop = asyncio.get_running_loop()
         started: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(self._submit, given, generation, started)
+        loop.call_soon(self._submit, begin, generation, started)
         try:
             await started
         except asyncio.CancelledError:
@@ -168,12 +189,12 @@ class AsyncEngine:
 
     # callbacks on the loop, outside any task
 
-    def _submit(self, given: GenerationRequest, generation: Generation, started: asyncio.Future[None]) -> None:
+    def _submit(self, begin: Callable[[], Request], generation: Generation, started: asyncio.Future[None]) -> None:
         if started.cancelled():
             return
         try:
             self._check_available()
-            generation._request = self._engine.submit(given, generation._listen)
+            generation._request = begin()
         except ChatserveError as error:
             started.set_exception(error)
         except BaseException as error:  # a fault of ours: the caller must not wait for ever

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.registry import Registry
 from chatserve.decoding.samples import Sample
+from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import checked_wants
 from chatserve.engine import sampler
 from chatserve.engine.batching import build_batch, num_rows, row_owners
 from chatserve.engine.generation import GenerationRequest
+from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.request_factory import EngineLimits, RequestFactory
@@ -94,7 +96,29 @@ class Engine:
         Raises RequestError for whatever can be refused, GenerationError when the decoder breaks at once; nothing is
         held then. `listener` is called with each Delta, then once with None or the error that ended the request.
         """
-        request = self._factory.make(given, listener)
+        return self._open(self._factory.make(given, listener))
+
+    def register_prefix(self, name: str, token_ids: tuple[int, ...], listener: Listener) -> Request:
+        """Compute a prefix and pin it; `listener` is called with None when it can be used.
+
+        Raises RequestError, as `submit` does; pinned prefixes may take at most half of the pool.
+        """
+        pinned = self.prefixes.num_blocks + self.pool.blocks_for(len(token_ids))
+        if pinned > self.pool.num_blocks // 2:
+            raise RequestError(
+                f"prefix {name!r} would bring pinned blocks to {pinned}; allowed are {self.pool.num_blocks // 2}",
+                code="prefix_too_long",
+            )
+        given = GenerationRequest(prompt_token_ids=token_ids, sampling=Sampling(max_tokens=1), request_id=name)
+        return self._open(self._factory.make(given, listener, self.prefixes.computing(name)))
+
+    @property
+    def prefixes(self) -> NamedPrefixes:
+        """The registered prefixes."""
+        return self._factory.prefixes
+
+    def _open(self, request: Request) -> Request:
+        """Start the decoder up to its first await and queue the request."""
         self.requests[request] = None
         try:
             self._resume(request, None)
@@ -135,13 +159,15 @@ class Engine:
             "blocks_total": self.pool.num_blocks,
             "blocks_used": self.pool.num_used,
             "blocks_cached": self.pool.num_cached,
+            "blocks_pinned": self.prefixes.num_blocks,
             "prefix_hit_tokens": self.prefix_cache.num_hit_tokens,
             "preemptions": self.scheduler.total_preemptions,
         }
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the pool's counts equal what the sequences of all requests hold."""
-        check_integrity(self.pool, [sequence._table for request in self.requests for sequence in request.group.live])
+        tables = [sequence._table for request in self.requests for sequence in request.group.live]
+        check_integrity(self.pool, tables + self.prefixes.tables())
 
     # one iteration
 

@@ -20,6 +20,7 @@ from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import ScoreWant, Warp
 from chatserve.engine import sampler
 from chatserve.engine.generation import GenerationRequest, PublishedToken
+from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.output import published
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.sampler import Processing
@@ -57,11 +58,16 @@ class RequestFactory:
         self._pool = pool
         self._limits = limits
         self._num_made = 0
+        no_end = Rules(vocabulary, info.vocab_size, frozenset(), (), None, 0, info.max_model_len, info.max_model_len)
+        self.prefixes = NamedPrefixes(SequenceGroup(pool, no_end, max_sequences=10_000))
 
-    def make(self, given: GenerationRequest, listener: Listener) -> Request:
-        """A request with its decoder's coroutine not started. Raises RequestError for whatever can be refused."""
+    def make(self, given: GenerationRequest, listener: Listener, decoder: Decoder | None = None) -> Request:
+        """A request with its decoder's coroutine not started. Raises RequestError for whatever can be refused.
+
+        `decoder` is one of the engine's own; None: the one that `given` names.
+        """
         check_request(given, self._info)
-        decoder = self._registry.get(given.decoder or _default_decoder(given))
+        decoder = decoder or self._registry.get(given.decoder or _default_decoder(given))
         params = decoder.make_params(given.decoder_params)
         num_sequences = max(1, decoder.num_sequences(params, given.sampling.n))
         self._check_fits(len(given.prompt_token_ids), num_sequences)
@@ -75,7 +81,7 @@ class RequestFactory:
         return request
 
     def _start(self, request: Request, decoder: Decoder, params: object) -> None:
-        context = Context(request.group, request.given.sampling, _Host(request), request.trace)
+        context = Context(request.group, request.given.sampling, _Host(request, self.prefixes), request.trace)
         coroutine = decoder(context, request.prompt, params)
         if request.given.prompt_logprobs is not None:
             coroutine = _with_prompt_logprobs(request, context, coroutine)
@@ -103,10 +109,11 @@ class RequestFactory:
                 code="invalid_value",
             )
         needed = self._pool.blocks_for(prompt_len + 1) + num_sequences - 1
-        if needed > self._pool.num_blocks:
+        available = self._pool.num_blocks - self.prefixes.num_blocks
+        if needed > available:
             raise ContextLengthError(
                 f"the request can never fit: it needs {needed} KV blocks of {self._pool.block_size} tokens"
-                f" ({prompt_len} prompt tokens, {num_sequences} sequences), the pool has {self._pool.num_blocks}",
+                f" ({prompt_len} prompt tokens, {num_sequences} sequences), the pool has {available}",
                 param="prompt",
             )
 
@@ -114,8 +121,9 @@ class RequestFactory:
 class _Host:
     """The engine as one request's context sees it."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, prefixes: NamedPrefixes) -> None:
         self._request = request
+        self._prefixes = prefixes
         self._num_prompts = 0
 
     def draw(self, sequence: Sequence, logits: NDArray[np.float32], warp: Warp) -> Sample:
@@ -132,9 +140,17 @@ class _Host:
             child = parent.fork()
             child._become_prompt(tokens)
             return child
+        return Sequence(self._request.group, tokens, len(tokens), self._next_key())
+
+    def prefix(self, name: str) -> Sequence:
+        pinned = self._prefixes.get(name)
+        sequence = Sequence(self._request.group, pinned.tokens, len(pinned), self._next_key())
+        sequence._share_kv(pinned)
+        return sequence
+
+    def _next_key(self) -> int:
         self._num_prompts += 1
-        key = derive_seed(self._request.prompt._key, _EXTRA_PROMPTS + self._num_prompts)
-        return Sequence(self._request.group, tokens, len(tokens), key)
+        return derive_seed(self._request.prompt._key, _EXTRA_PROMPTS + self._num_prompts)
 
 
 def _default_decoder(given: GenerationRequest) -> str:

@@ -24,7 +24,7 @@ class Batch:
     """One step's work: S chunks of consecutive tokens, T tokens in all, R wanted logits rows.
 
     Chunk s owns the flat tokens ``query_starts[s] : query_starts[s + 1]``. Its last token sees
-    ``context_lens[s]`` tokens: those already in its pages and the chunk itself (causal). A decode is a chunk of one token.
+    ``context_lens[s]`` tokens: those already in its pages and the chunk itself (causal); a decode is a chunk of one.
 
     Attributes:
         token_ids: int32[T].

@@ -72,7 +72,7 @@ def test_scores_are_normalised_by_the_generated_length_only() -> None:
     from decoders.beam import BeamParams, FinishedHypotheses
 
     short, long = _hypothesis(4, -1.0), _hypothesis(8, -0.75)
-    finished = FinishedHypotheses(BeamParams(width=2), max_tokens=10)
+    finished = FinishedHypotheses(BeamParams(), 2, max_tokens=10)
     finished.offer(short)
     finished.offer(long)
     assert finished.best == [long, short]

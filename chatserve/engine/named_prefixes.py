@@ -1,0 +1,68 @@
+"""`NamedPrefixes`: token lists that are computed once, pinned in the pool, and forked into requests by name.
+
+Their last partial block is shared too, copy-on-write (PagedAttention, section 4.4, shared prefix).
+"""
+
+from __future__ import annotations
+
+from chatserve.decoding.context import Context
+from chatserve.decoding.group import SequenceGroup
+from chatserve.decoding.registry import Decoder, Params
+from chatserve.decoding.sequence import Sequence
+from chatserve.errors import RequestError
+from chatserve.kv import BlockTable
+
+
+class NamedPrefixes:
+    """Pinned sequences by name.
+
+    Args:
+        group: holds the pinned sequences; it belongs to no request and is never closed.
+    """
+
+    def __init__(self, group: SequenceGroup) -> None:
+        self._group = group
+        self._by_name: dict[str, Sequence] = {}
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that are pinned; prefixes may share some of them."""
+        return len({int(block) for table in self.tables() for block in table.blocks})
+
+    def tables(self) -> list[BlockTable]:
+        return [sequence._table for sequence in self._group.live]
+
+    def lengths(self) -> dict[str, int]:
+        """Number of tokens of each prefix by name."""
+        return {name: len(sequence) for name, sequence in sorted(self._by_name.items())}
+
+    def get(self, name: str) -> Sequence:
+        """The pinned sequence; fork it by `Sequence._share_kv`. Raises RequestError that lists the names there are."""
+        if name not in self._by_name:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            raise RequestError(
+                f"prefix {name!r} is not registered; registered are: {known}", param="decoder_params.prefix"
+            )
+        return self._by_name[name]
+
+    def remove(self, name: str) -> None:
+        """Unpin; requests that run on it keep their shares."""
+        self.get(name).free()
+        del self._by_name[name]
+
+    def computing(self, name: str) -> Decoder:
+        """A decoder that computes its prompt and pins it under `name`; a prefix of that name is replaced."""
+
+        async def compute(ctx: Context, prompt: Sequence, params: Params) -> None:
+            await ctx.topk([prompt], 1)
+            self._pin(name, prompt)
+            ctx.finish()
+
+        return Decoder(f"prefix {name}", compute, Params, api=1, num_sequences=lambda params, n: 1)
+
+    def _pin(self, name: str, computed: Sequence) -> None:
+        pinned = Sequence(self._group, computed.tokens, len(computed), key=0)
+        pinned._adopt(computed, len(computed))
+        if name in self._by_name:
+            self.remove(name)
+        self._by_name[name] = pinned

@@ -1,0 +1,102 @@
+"""Registered prefixes: computed once, pinned, shared down to their last partial block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from chatserve.decoding import Sampling
+from chatserve.engine import Engine, GenerationRequest
+from chatserve.errors import RequestError
+from chatserve.testing import VOCAB_SIZE, FakeRunner, RandomLogits
+from tests.engine.engines import MakeEngine, answers, request
+
+PREFIX = tuple((5 * i + 2) % 250 for i in range(22))
+
+
+def register(engine: Engine, name: str, tokens: Sequence[int]) -> None:
+    heard: list[object] = []
+    engine.register_prefix(name, tuple(tokens), heard.append)
+    while engine.step():
+        pass
+    assert heard[-1] is None
+
+
+def behind(prompt: Sequence[int], name: str = "p", **sampling: object) -> GenerationRequest:
+    return GenerationRequest(
+        prompt_token_ids=tuple(prompt),
+        sampling=Sampling(**sampling),  # type: ignore[arg-type]
+        decoder="shared-prefix",
+        decoder_params={"prefix": name},
+    )
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_an_answer_behind_a_prefix_is_that_to_the_joined_prompt(make_engine: MakeEngine, prefix_caching: bool) -> None:
+    from chatserve.engine.llm import run_all
+
+    engine = make_engine(prefix_caching=prefix_caching)
+    register(engine, "p", PREFIX)
+    suffixes = [[9, 8, 7], [1], [100, 101, 102, 103, 104]]
+    shared = run_all(engine, [behind(suffix, temperature=0, max_tokens=9) for suffix in suffixes])
+    joined = run_all(make_engine(), [request([*PREFIX, *suffix], temperature=0, max_tokens=9) for suffix in suffixes])
+    assert answers(shared) == answers(joined)
+    assert engine.stats()["blocks_used"] == engine.stats()["blocks_pinned"] == 6
+
+
+def test_the_prefix_is_computed_once_and_its_last_block_is_copied_for_each_request(make_engine: MakeEngine) -> None:
+    runner = FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), record=True)
+    engine = make_engine(runner)
+    register(engine, "p", PREFIX)
+    assert runner.num_tokens == 22
+    for index in range(3):
+        engine.submit(behind([index], max_tokens=1), lambda news: None)
+    engine.step()
+    assert runner.num_tokens == 22 + 3
+    assert len(runner.batches[-1].copies) == 3
+    assert engine.stats()["blocks_used"] == 6
+
+
+def test_a_request_that_is_preempted_finds_its_prefix_again(make_engine: MakeEngine) -> None:
+    from chatserve.engine.llm import run_all
+
+    many = [behind([index, 7], seed=index, max_tokens=25, ignore_eos=True) for index in range(5)]
+    roomy, tight = make_engine(num_blocks=90), make_engine(num_blocks=22, prefix_caching=False)
+    for engine in (roomy, tight):
+        register(engine, "p", PREFIX)
+    assert answers(run_all(tight, many)) == answers(run_all(roomy, many))
+    assert tight.stats()["preemptions"] > 0
+    assert tight.stats()["blocks_used"] == 6
+
+
+def test_removing_a_prefix_frees_it_and_running_requests_keep_their_share(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    register(engine, "p", PREFIX)
+    heard: list[object] = []
+    engine.submit(behind([1, 2], max_tokens=5, ignore_eos=True), heard.append)
+    engine.step()
+    engine.prefixes.remove("p")
+    while engine.step():
+        pass
+    assert heard[-1] is None
+    assert engine.stats()["blocks_used"] == 0
+    with pytest.raises(RequestError, match="registered are: none"):
+        engine.submit(behind([1]), lambda news: None)
+
+
+def test_registering_a_name_again_replaces_it(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    register(engine, "p", PREFIX)
+    register(engine, "p", PREFIX[:5])
+    assert engine.prefixes.lengths() == {"p": 5}
+    assert engine.stats()["blocks_used"] == 2
+
+
+def test_prefixes_may_pin_at_most_half_of_the_pool(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=20)
+    register(engine, "a", range(30))
+    with pytest.raises(RequestError, match="would bring pinned blocks to 11; allowed are 10"):
+        engine.register_prefix("b", tuple(range(100, 112)), lambda news: None)
+    with pytest.raises(RequestError, match="the pool has 12"):
+        engine.submit(request(range(60)), lambda news: None)
