@@ -35,14 +35,7 @@ _LANES = 8
 _INT32, _INT64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _VECTOR, _INT_VECTOR = ir.VectorType(_FLOAT, _LANES), ir.VectorType(_INT32, _LANES)
 _VECTOR_BYTES = 4 * _LANES
-_EXP_COEFFICIENTS = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
-)
+_EXP_COEFFICIENTS = (1.98756915e-4, 1.39819995e-3, 8.33345191e-3, 4.16657959e-2, 0.166666655, 0.500000012)
 """exp(f) = 1 + f + f^2 * polynomial(f) for |f| <= ln(2) / 2, highest power first (Cephes, expf.c)."""
 
 
@@ -164,11 +157,11 @@ def _largest(typing: Any, address: Any, num_vectors: Any) -> Any:
 
 
 def _exponential(builder: Any, x: Any) -> Any:
-    """exp(x) of a vector for x <= 0, to 1e-7; exactly 0 below -87, so that a hidden token adds nothing."""
+    """exp(x) of a vector for x <= 0, to 1e-7; exactly 0 below -87, so that a hidden token adds nothing; NaN of NaN."""
     is_visible = builder.fcmp_ordered(">=", x, _splat(-87.0))
-    x = _call(builder, "llvm.maxnum.v8f32", x, _splat(-87.0))
-    power = _call(builder, "llvm.nearbyint.v8f32", builder.fmul(x, _splat(math.log2(math.e))))
-    rest = _multiply_add(builder, power, _splat(-0.693359375), x)
+    clamped = _call(builder, "llvm.maxnum.v8f32", x, _splat(-87.0))
+    power = _call(builder, "llvm.nearbyint.v8f32", builder.fmul(clamped, _splat(math.log2(math.e))))
+    rest = _multiply_add(builder, power, _splat(-0.693359375), clamped)
     rest = _multiply_add(builder, power, _splat(2.12194440e-4), rest)
     polynomial = _splat(_EXP_COEFFICIENTS[0])
     for coefficient in _EXP_COEFFICIENTS[1:]:
@@ -176,7 +169,8 @@ def _exponential(builder: Any, x: Any) -> Any:
     small = builder.fadd(_multiply_add(builder, polynomial, builder.fmul(rest, rest), rest), _splat(1.0))
     exponent = builder.shl(builder.fptosi(power, _INT_VECTOR), _int_splat(23))
     scaled = builder.bitcast(builder.add(builder.bitcast(small, _INT_VECTOR), exponent), _VECTOR)
-    return builder.select(is_visible, scaled, _splat(0.0))
+    is_nan = builder.fcmp_unordered("uno", x, x)
+    return builder.select(is_visible, scaled, builder.select(is_nan, x, _splat(0.0)))
 
 
 @intrinsic
@@ -202,7 +196,7 @@ def _exponentiate(typing: Any, address: Any, num_vectors: Any, largest: Any) -> 
     return types.float32(types.int64, types.int64, types.float32), generate
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _multiply_panel(a, a_bytes, b, b_bytes, c, c_bytes, num_rows, depth):  # type: ignore[no-untyped-def]
     """``C[:, 0:16] += A[:, 0:depth] @ B[:, 0:16]`` for all rows, as many at once as vector registers can hold."""
     row = 0
@@ -221,7 +215,7 @@ def _multiply_panel(a, a_bytes, b, b_bytes, c, c_bytes, num_rows, depth):  # typ
         _multiply_1(a, a_bytes, b, b_bytes, c, c_bytes, depth)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _mix_panel(weights, weight_bytes, panel, sums, row_bytes, num_rows, num_tokens):  # type: ignore[no-untyped-def]
     """Add a panel's values, mixed by the weights of each row, to its sums; a last 8 columns go alone."""
     column = 0
@@ -235,7 +229,7 @@ def _mix_panel(weights, weight_bytes, panel, sums, row_bytes, num_rows, num_toke
             _multiply_narrow(row_weights, weight_bytes, panel + column, row_bytes, mixed, row_bytes, num_tokens)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _hide_and_cap(scores, first_token, num_scores, first_visible, end_visible, softcap):  # type: ignore[no-untyped-def]
     """Apply the soft cap to a row of scores and set those of tokens outside [first_visible, end_visible) to -inf."""
     for i in range(num_scores):
@@ -246,7 +240,7 @@ def _hide_and_cap(scores, first_token, num_scores, first_visible, end_visible, s
             scores[i] = softcap * math.tanh(scores[i] / softcap)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _pack_panel(keys, values, table, head, first_token, num_tokens, packed_keys, packed_values):  # type: ignore[no-untyped-def]
     """Collect a panel from blocks of fewer than 16 tokens."""
     block_size, head_dim = keys.shape[3], keys.shape[2]
@@ -258,7 +252,7 @@ def _pack_panel(keys, values, table, head, first_token, num_tokens, packed_keys,
             packed_values[i, d] = values[block, head, offset, d]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _locate_panels(keys, values, table, head, first_token, end_token, packed_keys, packed_values, addresses):  # type: ignore[no-untyped-def]
     """Addresses of the keys and values of a tile's panels: in the pages, or packed when blocks are too small."""
     block_size = keys.shape[3]
@@ -276,7 +270,7 @@ def _locate_panels(keys, values, table, head, first_token, end_token, packed_key
             addresses[panel, 1] = values_address + offset * values.strides[2]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _weigh_scores(scores, num_scores, sums, largest, total):  # type: ignore[no-untyped-def]
     """Turn a row of scores into weights, rescaling what the row has summed so far; returns its maximum and total."""
     address, num_vectors = scores.ctypes.data, num_scores // _LANES
@@ -290,7 +284,7 @@ def _weigh_scores(scores, num_scores, sums, largest, total):  # type: ignore[no-
     return new_largest, total * correction + _exponentiate(address, num_vectors, new_largest)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _scale_queries(query, scaling, rows):  # type: ignore[no-untyped-def]
     """rows[query * heads + head] = query[query, head] * scaling."""
     for i in range(query.shape[0]):
@@ -299,7 +293,7 @@ def _scale_queries(query, scaling, rows):  # type: ignore[no-untyped-def]
                 rows[i * query.shape[1] + head, d] = query[i, head, d] * scaling
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _store_means(sums, totals, out):  # type: ignore[no-untyped-def]
     """out[query, head] = sums / totals of row query * heads + head, without the padding."""
     for i in range(out.shape[0]):
@@ -309,7 +303,7 @@ def _store_means(sums, totals, out):  # type: ignore[no-untyped-def]
                 out[i, head, d] = sums[row, d] / totals[row]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _attend_tile(query, out, keys, values, table, head, first_row, end_row, first_position, scaling, window, softcap):  # type: ignore[no-untyped-def]
     """One KV head of the queries `first_row` to `end_row` of the step, which are consecutive tokens of one sequence."""
     group_size, head_dim, padded_dim = query.shape[1] // keys.shape[1], query.shape[2], values.shape[3]
@@ -361,7 +355,15 @@ def _attend_tile(query, out, keys, values, table, head, first_row, end_row, firs
     _store_means(sums, totals, out[first_row:end_row, first_head : first_head + group_size])
 
 
-@njit(cache=True, nogil=True, parallel=True)
+_SIGNATURE = (
+    "void({inputs}, {inputs}, {inputs}, {inputs}, {pages}, {pages}, {slots}, {lists}, {lists}, f8, i8, f8, i8)".format(
+        inputs="f4[:,:,:]", pages="f4[:,:,:,::1]", slots="i4[::1]", lists="i4[:,::1]"
+    )
+)
+"""Fixed, or every mix of strides would be compiled on its own, for many seconds."""
+
+
+@njit(_SIGNATURE, cache=True, nogil=True, parallel=True, error_model="numpy")
 def write_and_attend(  # type: ignore[no-untyped-def]
     query, key, value, out, keys, values, slots, block_tables, tiles, scaling, window, softcap, num_threads
 ):

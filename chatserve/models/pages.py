@@ -61,7 +61,7 @@ class CpuPages:
         ):
             if len(pairs):
                 _move_blocks(source, destination, pairs, self._key_numbers, self._value_numbers)
-        self._slots, self._block_tables = batch.slots, batch.block_tables
+        self._slots, self._block_tables = np.ascontiguousarray(batch.slots), np.ascontiguousarray(batch.block_tables)
         self._tiles = tile_queries(batch, self._queries_per_tile)
 
     def attend(
@@ -113,7 +113,7 @@ def _check_memory(num_bytes: int) -> None:
         )
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@njit("void(f4[:,::1], f4[:,::1], i4[:,:], i8, i8)", cache=True, nogil=True, parallel=True)
 def _move_blocks(
     source: NDArray[np.float32],
     destination: NDArray[np.float32],

@@ -144,7 +144,8 @@ class TestRefusals:
     def refusal(self, config: Any) -> str:
         from transformers import AutoModelForCausalLM
 
-        model: Any = AutoModelForCausalLM.from_config(config)
+        from_config: Any = AutoModelForCausalLM.from_config
+        model = from_config(config)
         with pytest.raises(ModelLoadError) as caught:
             TransformersRunner(model.eval(), "some/model")
         message = str(caught.value)
@@ -178,12 +179,13 @@ class TestRefusals:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_stays_near_float32(dtype: torch.dtype) -> None:
     rng = np.random.default_rng(6)
-    runner = TransformersRunner(tiny_model("qwen3").to(dtype), "half")
+    model: Any = tiny_model("qwen3")
+    runner = TransformersRunner(model.to(dtype), "half")
     runner.allocate(20, 16)
     sequence = Paged(random_tokens(rng, 30))
     logits = runner.forward(Pager(20, 16, rng).batch([(sequence, 30)]))
-    stock: Any = tiny_model("qwen3").to(dtype)
+    stock: Any = tiny_model("qwen3")
     given = torch.tensor([sequence.token_ids])
-    expected = stock(input_ids=given, use_cache=False).logits[0].float().numpy()
+    expected = stock.to(dtype)(input_ids=given, use_cache=False).logits[0].float().numpy()
     scale = np.abs(expected).max()
     assert np.abs(logits - expected).max() < 16 * torch.finfo(dtype).eps * scale

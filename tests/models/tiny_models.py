@@ -64,7 +64,8 @@ CONFIGS: dict[str, PretrainedConfig] = {
 def tiny_model(family: str) -> PreTrainedModel:
     """A fresh model in evaluation mode; the same weights every time."""
     torch.manual_seed(sum(family.encode()))
-    model: Any = AutoModelForCausalLM.from_config(deepcopy(CONFIGS[family]), attn_implementation="eager")
+    from_config: Any = AutoModelForCausalLM.from_config
+    model = from_config(deepcopy(CONFIGS[family]), attn_implementation="eager")
     evaluated: PreTrainedModel = model.eval().requires_grad_(False)
     return evaluated
 
