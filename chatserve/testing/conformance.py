@@ -11,26 +11,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, ClassVar
 
-from chatserve.decoding import Context, Decoder, Params, Sampling, Sequence, complete, decoder
+from chatserve.decoding import Decoder, Sampling
 from chatserve.engine import GenerationRequest
 from chatserve.errors import GenerationError, RequestError
-from chatserve.models.batch import Int32Array
-from chatserve.testing.byte_tokenizer import END_TOKEN_ID, VOCAB_SIZE
-from chatserve.testing.fake_model import Faulty, LogitsFunction, RandomLogits, Restricted
+from chatserve.testing.byte_tokenizer import END_TOKEN_ID
+from chatserve.testing.fake_model import Faulty, LogitsFunction, Restricted
+from chatserve.testing.scenes import (
+    LETTERS,
+    LETTERS_AND_END,
+    SAMPLINGS,
+    company_request,
+    grammar,
+    has_read,
+    has_stopped,
+    neighbour,
+    random_model,
+    read_plainly,
+)
 from chatserve.testing.trial import Answer, Record, TrialEngine
-
-_LETTERS = tuple(b"abcdefghijklmnopqrstuvwxyz .,")
-_WITH_END = (*_LETTERS, END_TOKEN_ID)
-
-
-@decoder("conformance-neighbour")
-async def neighbour(ctx: Context, prompt: Sequence, params: Params) -> None:
-    """Parallel sampling, the company that the decoder under test gets."""
-    answers = [prompt] + [prompt.fork() for _ in range(ctx.n - 1)]
-    await complete(ctx, answers, publish=True)
 
 
 class DecoderConformance:
@@ -58,15 +58,17 @@ class DecoderConformance:
     choices_differ: ClassVar[bool] = True
     num_seeds: ClassVar[int] = 2
 
+    def prepare(self, engine: TrialEngine) -> None:
+        """Called with each new engine before its first request, to register what the decoder needs."""
+
     # parameters
 
-    def test_parameters_have_defaults_and_unknown_ones_are_refused(self) -> None:
-        """Every parameter has a default, and an unknown one is refused."""
-        for given in ({}, self.params):
-            try:
-                self.decoder.make_params(given)
-            except RequestError as error:
-                raise AssertionError(f"the parameters {given} are refused: {error}") from error
+    def test_parameters_are_accepted_and_unknown_ones_refused(self) -> None:
+        """The parameters given are accepted, and an unknown one is refused."""
+        try:
+            self.decoder.make_params(self.params)
+        except RequestError as error:
+            raise AssertionError(f"the parameters {self.params} are refused: {error}") from error
         try:
             self.decoder.make_params({**self.params, "no_such_parameter": 1})
         except RequestError:
@@ -101,7 +103,7 @@ class DecoderConformance:
 
     def test_the_same_seed_gives_the_same_answer(self) -> None:
         """The answer is a function of model, request and seed."""
-        for seed, fields in enumerate(_SAMPLINGS):
+        for seed, fields in enumerate(SAMPLINGS):
             request = self._request(seed, **fields)
             first, second = self._solo(request, seed), self._solo(request, seed)
             assert first == second, f"two runs differ, {fields}:\n{first}\n{second}"
@@ -127,7 +129,7 @@ class DecoderConformance:
         """No choice is longer than max_tokens, and one that reaches it ends with "length"."""
         for max_tokens in (1, 2, 6):
             for seed in self._seeds():
-                answers = self._solo(self._request(seed, max_tokens=max_tokens, ignore_eos=True), seed, _LETTERS)
+                answers = self._solo(self._request(seed, max_tokens=max_tokens, ignore_eos=True), seed, LETTERS)
                 for answer in answers:
                     as_asked = len(answer.token_ids) == max_tokens and answer.finish_reason == "length"
                     assert as_asked or self.ends_by_itself, f"max_tokens is {max_tokens}, but: {answer}"
@@ -152,17 +154,17 @@ class DecoderConformance:
     def test_forbidden_tokens_are_never_published(self) -> None:
         """Tokens of log-probability -inf, as a grammar makes them, never appear, even where only one is allowed."""
         for seed in self._seeds():
-            model = Restricted(_model(seed), _grammar)
-            [record] = TrialEngine([self.decoder], model).run(self._request(seed))
+            model = Restricted(random_model(seed), grammar)
+            [record] = self._engine(model=model).run(self._request(seed))
             for answer in record.answers():
                 context = list(self.prompt.encode())
                 for token in answer.token_ids:
-                    assert token in _grammar(context), f"token {token} is forbidden after {bytes(context[-3:])!r}"
+                    assert token in grammar(context), f"token {token} is forbidden after {bytes(context[-3:])!r}"
                     context.append(token)
 
     def test_logit_bias_forbids_tokens(self) -> None:
         """A logit_bias of -100 keeps tokens out of the answer."""
-        forbidden = _LETTERS[::2]
+        forbidden = LETTERS[::2]
         for seed in self._seeds():
             for answer in self._solo(self._request(seed, logit_bias=dict.fromkeys(forbidden, -100.0)), seed):
                 found = set(forbidden) & set(answer.token_ids)
@@ -196,10 +198,10 @@ class DecoderConformance:
     def test_a_batch_gives_what_solo_runs_give(self) -> None:
         """Beside other requests, also of its own kind, it gives the answer of a run alone."""
         engine = self._engine()
-        ours = [self._request(seed, **_SAMPLINGS[seed % len(_SAMPLINGS)]) for seed in self._seeds()]
+        ours = [self._request(seed, **SAMPLINGS[seed % len(SAMPLINGS)]) for seed in self._seeds()]
         records = []
         for request in ours:
-            engine.start(_company(request.sampling.seed or 0))
+            engine.start(company_request(request.sampling.seed or 0))
             records.append(engine.start(request))
             engine.step()
         while engine.step():
@@ -213,7 +215,7 @@ class DecoderConformance:
         for max_batch_tokens in (1, 4):
             request = self._request(max_batch_tokens)
             engine = self._engine(max_batch_tokens=max_batch_tokens)
-            _, record = engine.run(_company(1), request)
+            _, record = engine.run(company_request(1), request)
             self._compare(record, request)
 
     def test_rows_deferred_at_random_change_nothing(self) -> None:
@@ -222,12 +224,12 @@ class DecoderConformance:
             request, generator = self._request(seed), random.Random(seed)
             engine = self._engine()
             engine.before_step = lambda engine: _set_budget(engine, generator.randint(1, 9))  # noqa: B023
-            record, _ = engine.run(request, _company(seed))
+            record, _ = engine.run(request, company_request(seed))
             self._compare(record, request)
 
     def test_a_pool_so_small_that_it_is_preempted_changes_nothing(self) -> None:
         """In a pool so small that it is preempted it gives the same answer."""
-        request, company = self._request(1, ignore_eos=True), _company(1, n=8, max_tokens=self.max_tokens + 2)
+        request, company = self._request(1, ignore_eos=True), company_request(1, n=8, max_tokens=self.max_tokens + 2)
         alone, older = self._engine(), self._engine()
         alone.run(request)
         older.run(company)
@@ -240,7 +242,7 @@ class DecoderConformance:
             num_preemptions += record.request.num_preemptions
             if num_preemptions >= 2:
                 return
-        is_short = alone.num_steps < 4
+        is_short = self._count_steps(request) < 4
         assert num_preemptions or is_short, "no pool was so small that the request was preempted; set max_tokens higher"
 
     def test_preemption_at_random_changes_nothing(self) -> None:
@@ -249,14 +251,14 @@ class DecoderConformance:
             request, generator = self._request(seed), random.Random(seed)
             engine = self._engine()
             engine.before_step = lambda engine: _disturb(engine, generator)  # noqa: B023
-            record, _ = engine.run(request, _company(seed))
+            record, _ = engine.run(request, company_request(seed))
             self._compare(record, request)
 
     # whatever happens, everything is released
 
     def test_cancelling_at_any_step_releases_everything(self) -> None:
         """Cancelled between or within any two steps it leaves nothing behind, and harms nobody."""
-        request, company = self._request(2, max_tokens=4), _company(2, max_tokens=4)
+        request, company = self._request(2, max_tokens=4), company_request(2, max_tokens=4)
         expected = self._expected(company)
         for index in range(self._count_steps(request)):
             for is_within in (False, True):
@@ -276,7 +278,8 @@ class DecoderConformance:
     def test_a_failure_of_the_model_at_any_step_releases_everything(self) -> None:
         """When a forward raises the request ends with an error, nothing is left behind, and the next one runs."""
         request = self._request(3, max_tokens=4)
-        for index in range(self._count_steps(request)):
+        num_before = self._engine().num_steps  # of `prepare`
+        for index in range(num_before, num_before + self._count_steps(request)):
             engine = self._engine(failures={index: RuntimeError("no more")})
             [failed] = engine.run(request)
             assert isinstance(failed.error, GenerationError), f"the model failed in step {index}, it got no error"
@@ -286,13 +289,12 @@ class DecoderConformance:
 
     def test_logits_that_are_no_numbers_end_only_its_request(self) -> None:
         """NaN from the model ends the request with an error, and nobody else's."""
-        company = _company(4)
+        company = company_request(4)
         expected = self._expected(company)
-        for length in (len(self.prompt), len(self.prompt) + 1):
-            begin = list(self.prompt.encode())
-            model = Faulty(_model(0), lambda row: len(row) >= length and list(row[: len(begin)]) == begin)  # noqa: B023
-            ours, theirs = TrialEngine([self.decoder, neighbour], model).run(self._request(4), company)
-            assert isinstance(ours.error, GenerationError) or length > len(begin), "NaN did not end the request"
+        for num_more in (0, 1):
+            model = Faulty(random_model(0), lambda context: has_read(context, self.prompt, num_more))  # noqa: B023
+            ours, theirs = self._engine(model=model).run(self._request(4), company)
+            assert isinstance(ours.error, GenerationError) or num_more, "NaN did not end the request"
             assert theirs.answers() == expected, "NaN in one request's rows changed another request's answer"
 
     # parts
@@ -307,8 +309,17 @@ class DecoderConformance:
     def _seeds(self) -> range:
         return range(self.num_seeds)
 
-    def _engine(self, seed: int = 0, failures: dict[int, Exception] | None = None, **limits: int) -> TrialEngine:
-        return TrialEngine([self.decoder, neighbour], _model(seed), failures=failures, **limits)
+    def _engine(
+        self,
+        seed: int = 0,
+        *,
+        model: LogitsFunction | None = None,
+        failures: dict[int, Exception] | None = None,
+        **limits: Any,
+    ) -> TrialEngine:
+        engine = TrialEngine([self.decoder, neighbour], model or random_model(seed), failures=failures, **limits)
+        self.prepare(engine)
+        return engine
 
     def _request(self, seed: int = 0, **fields: Any) -> GenerationRequest:
         given = {"n": self.n, "max_tokens": self.max_tokens, "seed": seed, **self.sampling, **fields}
@@ -320,10 +331,10 @@ class DecoderConformance:
         )
 
     def _solo(
-        self, request: GenerationRequest, seed: int, letters: tuple[int, ...] = _WITH_END, end_bias: float = 1.0
+        self, request: GenerationRequest, seed: int, letters: tuple[int, ...] = LETTERS_AND_END, end_bias: float = 1.0
     ) -> list[Answer]:
         """The answers of a run alone, on a model of its own, checked against the request's rules."""
-        [record] = TrialEngine([self.decoder], _model(seed, letters, end_bias)).run(request)
+        [record] = self._engine(model=random_model(seed, letters, end_bias)).run(request)
         answers = record.answers()
         for answer in answers:
             self._check_rules(answer, request.sampling)
@@ -339,38 +350,24 @@ class DecoderConformance:
 
     def _count_steps(self, request: GenerationRequest) -> int:
         engine = self._engine()
+        num_before = engine.num_steps
         engine.run(request)
-        return engine.num_steps
+        return engine.num_steps - num_before
 
     def _least_blocks(self) -> int:
         """Blocks without which the engine refuses the request."""
         declared = self.decoder.num_sequences(self.decoder.make_params(self.params), self.n)
-        return -(-(len(self.prompt) + 1) // 4) + max(1, declared) - 1
+        return int(self._engine().stats()["blocks_used"]) + -(-(len(self.prompt) + 1) // 4) + max(1, declared) - 1
 
     def _check_rules(self, answer: Answer, sampling: Sampling) -> None:
         """Text and reason of an answer are what its tokens and the request's rules make them."""
-        text, length = _read(answer.token_ids, sampling)
+        text, length = read_plainly(answer.token_ids, sampling)
         assert length == len(answer.token_ids), f"tokens behind the end: {answer}"
         assert answer.text == text, f"the text is not that of its tokens, {text!r}: {answer}"
         assert len(answer.token_ids) <= (sampling.max_tokens or 0), f"longer than max_tokens: {answer}"
         if not self.ends_by_itself:
-            expected = "stop" if _has_stopped(answer.token_ids, sampling) else "length"
+            expected = "stop" if has_stopped(answer.token_ids, sampling) else "length"
             assert answer.finish_reason == expected, f"the reason should be {expected!r}: {answer}"
-
-
-_SAMPLINGS: tuple[dict[str, Any], ...] = (
-    {},
-    {"temperature": 0.0},
-    {"temperature": 0.7, "top_p": 0.9, "repetition_penalty": 1.2},
-    {"top_k": 5, "frequency_penalty": 0.5, "stop": ("e", "th")},
-)
-
-
-@cache
-def _model(seed: int, letters: tuple[int, ...] = _WITH_END, end_bias: float = 1.0) -> LogitsFunction:
-    """Random logits that favour `letters` so clearly that nothing else is ever drawn."""
-    random_logits = RandomLogits(VOCAB_SIZE, seed, scale=4.0, end_token_ids=(END_TOKEN_ID,), end_bias=end_bias)
-    return Restricted(random_logits, lambda context: letters, penalty=60.0)
 
 
 def _cancel(engine: TrialEngine, record: Record, is_within: bool) -> None:
@@ -379,39 +376,6 @@ def _cancel(engine: TrialEngine, record: Record, is_within: bool) -> None:
     else:
         engine.abort(record.request)
     engine.check_integrity()
-
-
-def _company(seed: int, n: int = 2, max_tokens: int = 8) -> GenerationRequest:
-    sampling = Sampling(n=n, max_tokens=max_tokens, seed=seed, ignore_eos=True)
-    return GenerationRequest(
-        prompt_token_ids=tuple(f"request {seed}".encode()), sampling=sampling, decoder=neighbour.name
-    )
-
-
-def _grammar(context: Int32Array | list[int]) -> tuple[int, ...]:
-    """What may follow: after "x" only "y", after "y" the letters of "xz" or the end, else one of "xyz"."""
-    last = int(context[-1])
-    if last == ord("x"):
-        return (ord("y"),)
-    return (*b"xz", END_TOKEN_ID) if last == ord("y") else tuple(b"xyz")
-
-
-def _read(token_ids: list[int], sampling: Sampling) -> tuple[str, int]:
-    """Text of the tokens, and how many there are up to the first that ends a hypothesis, by the plainest reading."""
-    text = ""
-    for length, token in enumerate(token_ids, 1):
-        if token == END_TOKEN_ID and not sampling.ignore_eos:
-            return text, length
-        text += chr(token)
-        found = [stop for stop in sampling.stop if text.endswith(stop) and length >= sampling.min_tokens]
-        if found:
-            return text.removesuffix(max(found, key=len)), length
-    return text, len(token_ids)
-
-
-def _has_stopped(token_ids: list[int], sampling: Sampling) -> bool:
-    text, _ = _read(token_ids, sampling)
-    return bool(token_ids) and len(text) < len(token_ids)
 
 
 def _check_logprobs(logprob: float | None, top: list[tuple[int, float | None]], token: object) -> None:

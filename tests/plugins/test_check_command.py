@@ -55,7 +55,7 @@ def test_every_fault_is_listed_with_its_reason_and_place(file: Path) -> None:
         "  FAILED  The name is lower case letters, digits and dashes.\n            it is 'Bad_Name'\n" in result.stdout
     )
     assert "  FAILED  It says what it does.\n" in result.stdout
-    assert "  ok      Every parameter has a default, and an unknown one is refused.\n" in result.stdout
+    assert "  ok      The parameters given are accepted, and an unknown one is refused.\n" in result.stdout
     assert "the decoder raised ValueError: no idea\n" in result.stdout
     assert f"raised at {file}:6\n" in result.stdout
     assert "checks failed" in result.stdout

@@ -132,7 +132,7 @@ def suite(tested: Decoder, **attributes: Any) -> DecoderConformance:
 @pytest.mark.parametrize(
     ("tested", "attributes", "test"),
     [
-        (demanding, {"params": {"needed": 1}}, "parameters_have_defaults_and_unknown_ones_are_refused"),
+        (demanding, {}, "parameters_are_accepted_and_unknown_ones_refused"),
         (one_choice, {}, "any_number_of_choices_is_served_or_refused"),
         (hoarder, {}, "it_holds_no_more_sequences_than_it_declares"),
         (dice, {}, "the_same_seed_gives_the_same_answer"),

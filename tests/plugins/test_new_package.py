@@ -61,7 +61,7 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def make_engine() -> Engine:
-    return Engine(FakeRunner(RandomLogits(VOCAB_SIZE)), byte_vocabulary(), Registry.load(strict=True), EngineLimits(64))
+    return Engine(FakeRunner(RandomLogits(VOCAB_SIZE)), byte_vocabulary(), Registry.load(), EngineLimits(64))
 
 
 def make_request(**params: object) -> GenerationRequest:

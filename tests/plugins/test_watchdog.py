@@ -16,11 +16,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from chatserve.decoding import Context, DecoderError, Sampling, Sequence, complete
+from chatserve.decoding import Context, DecoderError, Params, Sampling, Sequence, complete
+from chatserve.decoding import decoder as make_decoder
 from chatserve.decoding.group import Rules, SequenceGroup
+from chatserve.engine import GenerationRequest
 from chatserve.engine.watchdog import DecoderTimeout, Watchdog
 from chatserve.kv import BlockPool, check_integrity
-from chatserve.testing import VOCAB_SIZE, byte_vocabulary
+from chatserve.testing import VOCAB_SIZE, RandomLogits, TrialEngine, byte_vocabulary
 
 LIMIT = 0.1
 Started: TypeAlias = Coroutine[Any, Any, None]
@@ -331,3 +333,51 @@ def test_it_works_in_a_callback_of_an_event_loop(loop: str) -> None:
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main())
     harness.check()
+
+
+@make_decoder("plain")
+async def plain(ctx: Context, prompt: Sequence, params: Params) -> None:
+    await complete(ctx, [prompt], publish=True)
+
+
+class HangingParams(Params, frozen=True):
+    tokens: int = 0
+
+
+@make_decoder("hanging", params=HangingParams)
+async def hanging(ctx: Context, prompt: Sequence, params: HangingParams) -> None:
+    """Hangs after some tokens, forking without end, and again when it is closed."""
+    try:
+        await complete(ctx, [prompt], until=lambda seq: seq.num_generated >= params.tokens, publish=True)
+        while True:
+            prompt.fork().free()
+    finally:
+        doze(30)
+
+
+def engine_request(name: str, **params: int) -> GenerationRequest:
+    sampling = Sampling(max_tokens=8, seed=1, ignore_eos=True)
+    return GenerationRequest(
+        prompt_token_ids=tuple(range(20)), sampling=sampling, decoder=name, decoder_params=dict(params)
+    )
+
+
+def test_in_the_engine_only_the_request_of_that_decoder_fails() -> None:
+    [alone] = TrialEngine([plain], RandomLogits(VOCAB_SIZE)).run(engine_request("plain"))
+    engine = TrialEngine([plain, hanging], RandomLogits(VOCAB_SIZE), decoder_timeout=LIMIT)
+    hung, other = engine.run(engine_request("hanging", tokens=3), engine_request("plain"))
+    assert isinstance(hung.error, DecoderError)
+    assert "interrupted: it ran for 0.1 s without yielding" in str(hung.error)
+    assert hung.published == [alone.answers()[0].token_ids[:3]]
+    assert other.answers() == alone.answers()
+
+
+def test_in_the_engine_a_decoder_that_hangs_at_once_is_refused() -> None:
+    @make_decoder("never")
+    async def never(ctx: Context, prompt: Sequence, params: Params) -> None:
+        bare_loop(Harness())
+
+    engine = TrialEngine([never], RandomLogits(VOCAB_SIZE), decoder_timeout=LIMIT)
+    with pytest.raises(DecoderError, match="interrupted"):
+        engine.start(engine_request("never"))
+    engine.check_empty()
