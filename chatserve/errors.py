@@ -5,7 +5,8 @@
       ModelLoadError        the model cannot be loaded or served
       RequestError          the caller did something wrong; nothing was run
         ContextLengthError  the prompt does not fit the model's context or the KV pool
-        ModelNotFoundError  no such model is served
+        NotFoundError       the request names something that is not there
+          ModelNotFoundError  no such model is served
       CapacityError         the request is fine, but cannot be taken now
         QueueFullError      the waiting queue is at its bound
         UnavailableError    starting, draining or dead
@@ -53,7 +54,11 @@ class ContextLengthError(RequestError):
         super().__init__(message, param=param, code="context_length_exceeded")
 
 
-class ModelNotFoundError(RequestError):
+class NotFoundError(RequestError):
+    """The request names something that this server does not have."""
+
+
+class ModelNotFoundError(NotFoundError):
     """The request names a model that this server does not serve."""
 
     def __init__(self, message: str, *, param: str | None = "model") -> None:

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from chatserve.config import Config
 from chatserve.decoding.registry import DecoderInfo
@@ -146,13 +147,22 @@ class AsyncEngine:
         generation = Generation(self, given.sampling.n)
         return await self._start(generation, lambda: self._engine.submit(given, generation._listen))
 
-    async def register_prefix(self, name: str, token_ids: Sequence[int]) -> None:
-        """Compute a prefix and pin it under `name`; it can be used when this returns. Raises as `submit` does."""
+    async def register_prefix(
+        self, name: str, token_ids: Sequence[int], messages: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Compute a prefix and pin it under `name`; it can be used when this returns. Raises as `submit` does.
+
+        `messages` are what it was rendered from, if it was.
+        """
         generation = Generation(self, 1)
         ids = tuple(token_ids)
-        await self._start(generation, lambda: self._engine.register_prefix(name, ids, generation._listen))
+        await self._start(generation, lambda: self._engine.register_prefix(name, ids, generation._listen, messages))
         async for _ in generation:
             pass
+
+    def prefix_messages(self, name: str) -> list[dict[str, Any]] | None:
+        """The messages a prefix was rendered from; None when it was not, or is not registered."""
+        return self._engine.prefixes.messages(name)
 
     def prefixes(self) -> dict[str, int]:
         """Number of tokens of each registered prefix by name."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from chatserve.config import Config
 from chatserve.decoding.registry import Registry
 from chatserve.engine import sampler
 from chatserve.engine.engine import Engine
 from chatserve.engine.request_factory import EngineLimits
-from chatserve.errors import ConfigError
+from chatserve.errors import ConfigError, RequestError
 from chatserve.models.loading import LoadedModel, load_model
 from chatserve.models.runner import ModelInfo, Runner
 
@@ -36,7 +38,27 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
     )
     engine = Engine(runner, loaded.vocabulary, registry, limits)
     sampler.warm_up(runner.info.vocab_size)
+    for given in config.prefixes:
+        _register_prefix(engine, loaded, given)
     return loaded, engine
+
+
+def _register_prefix(engine: Engine, loaded: LoadedModel, given: str) -> None:
+    """Compute a prefix given as NAME=FILE: a text, or messages in a file that ends in ``.json``."""
+    name, _, file = given.partition("=")
+    try:
+        content = Path(file).read_text(encoding="utf-8")
+        messages = json.loads(content) if file.endswith(".json") else None
+        if messages is not None and loaded.chat_template is not None:
+            rendered = loaded.chat_template.render(messages, add_generation_prompt=False)
+            token_ids = loaded.vocabulary.encode(rendered)
+        else:
+            token_ids = loaded.vocabulary.encode(content, add_special_tokens=True)
+        request = engine.register_prefix(name, tuple(token_ids), lambda news: None, messages)
+    except (OSError, ValueError, RequestError) as error:
+        raise ConfigError(f"prefixes: {given!r} cannot be registered: {error}") from error
+    while not request.is_finished:
+        engine.step()
 
 
 def num_blocks_for(info: ModelInfo, config: Config) -> int:

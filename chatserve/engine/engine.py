@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.registry import Registry
@@ -98,8 +99,15 @@ class Engine:
         """
         return self._open(self._factory.make(given, listener))
 
-    def register_prefix(self, name: str, token_ids: tuple[int, ...], listener: Listener) -> Request:
-        """Compute a prefix and pin it; `listener` is called with None when it can be used.
+    def register_prefix(
+        self,
+        name: str,
+        token_ids: tuple[int, ...],
+        listener: Listener,
+        messages: list[dict[str, Any]] | None = None,
+    ) -> Request:
+        """Compute a prefix and pin it; `listener` is called with None when it can be used. `messages` are what it was
+        rendered from, if it was.
 
         Raises RequestError, as `submit` does; pinned prefixes may take at most half of the pool.
         """
@@ -110,7 +118,7 @@ class Engine:
                 code="prefix_too_long",
             )
         given = GenerationRequest(prompt_token_ids=token_ids, sampling=Sampling(max_tokens=1), request_id=name)
-        return self._open(self._factory.make(given, listener, self.prefixes.computing(name)))
+        return self._open(self._factory.make(given, listener, self.prefixes.computing(name, messages)))
 
     @property
     def prefixes(self) -> NamedPrefixes:

@@ -5,6 +5,8 @@ Their last partial block is shared too, copy-on-write (PagedAttention, section 4
 
 from __future__ import annotations
 
+from typing import Any
+
 from chatserve.decoding.context import Context
 from chatserve.decoding.group import SequenceGroup
 from chatserve.decoding.registry import Decoder, Params
@@ -23,6 +25,7 @@ class NamedPrefixes:
     def __init__(self, group: SequenceGroup) -> None:
         self._group = group
         self._by_name: dict[str, Sequence] = {}
+        self._messages: dict[str, list[dict[str, Any]]] = {}
 
     @property
     def num_blocks(self) -> int:
@@ -49,13 +52,20 @@ class NamedPrefixes:
         """Unpin; requests that run on it keep their shares."""
         self.get(name).free()
         del self._by_name[name]
+        self._messages.pop(name, None)
 
-    def computing(self, name: str) -> Decoder:
+    def messages(self, name: str) -> list[dict[str, Any]] | None:
+        """The messages a prefix was rendered from; None when it was not, or is not registered."""
+        return self._messages.get(name)
+
+    def computing(self, name: str, messages: list[dict[str, Any]] | None = None) -> Decoder:
         """A decoder that computes its prompt and pins it under `name`; a prefix of that name is replaced."""
 
         async def compute(ctx: Context, prompt: Sequence, params: Params) -> None:
             await ctx.topk([prompt], 1)
             self._pin(name, prompt)
+            if messages is not None:
+                self._messages[name] = messages
             ctx.finish()
 
         return Decoder(f"prefix {name}", compute, Params, api=1, num_sequences=lambda params, n: 1)

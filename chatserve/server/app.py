@@ -21,6 +21,7 @@ from chatserve.server.errors import failure_of
 from chatserve.server.information import InformationRoutes
 from chatserve.server.middleware import CatchAll, RequestLog
 from chatserve.server.page import page_routes
+from chatserve.server.prefixes import PrefixRoutes
 from chatserve.server.tokens import TokenRoutes
 
 
@@ -43,6 +44,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             *ChatRoutes(engine, config).routes(),
             *CompletionRoutes(engine, config).routes(),
             *TokenRoutes(engine, config).routes(),
+            *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),
             *page_routes(),
         ],

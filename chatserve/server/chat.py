@@ -26,7 +26,8 @@ from chatserve.server.generation_requests import (
     sampling_of,
 )
 from chatserve.server.logprobs import chat_logprobs
-from chatserve.server.prompts import chat_prompt, check_prompt_ids
+from chatserve.server.prefixes import continued_chat
+from chatserve.server.prompts import check_prompt_ids
 from chatserve.server.responses import client_gone, json_response, response_id
 from chatserve.server.streaming import stream_response, usage_mode
 from chatserve.server.usage import usage_body
@@ -50,7 +51,7 @@ class ChatRoutes:
         check_stream_options(body)
         alternatives = chat_alternatives(body)
         sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
-        token_ids = await chat_prompt(self._engine, body.messages)
+        token_ids = await continued_chat(self._engine, body)
         check_prompt_ids(self._engine, token_ids, "messages")
         chat_id = response_id("chatcmpl")
         wanted = generation_request(body, token_ids, sampling, request_id=chat_id)

@@ -15,7 +15,7 @@ from chatserve.errors import (
     CapacityError,
     DecoderError,
     GenerationError,
-    ModelNotFoundError,
+    NotFoundError,
     QueueFullError,
     RequestError,
 )
@@ -82,7 +82,7 @@ def failure_of(error: Exception, *, engine_status: str = "ready") -> Failure:
 
 def _refusal(error: RequestError) -> Failure:
     status = 400
-    if isinstance(error, ModelNotFoundError):
+    if isinstance(error, NotFoundError):
         status = 404
     elif isinstance(error, BodyTooLargeError):
         status = 413

@@ -33,6 +33,19 @@ _TEMPLATE_ROLES = {
 
 async def chat_prompt(engine: AsyncEngine, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
     """Token ids of a conversation, by the model's chat template. Raises RequestError (no template, bad message)."""
+    turns = template_messages(messages)
+    return await render_prompt(engine, turns, add_generation_prompt=add_generation_prompt)
+
+
+def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
+    """Messages as chat templates take them. Raises RequestError that names the bad field."""
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+async def render_prompt(
+    engine: AsyncEngine, turns: list[dict[str, Any]], *, add_generation_prompt: bool = True
+) -> list[int]:
+    """Token ids of template messages. Raises RequestError when there is no template or they are too long."""
     template = engine.chat_template
     if template is None:
         raise RequestError(
@@ -40,7 +53,6 @@ async def chat_prompt(engine: AsyncEngine, messages: list[Message], *, add_gener
             param="messages",
             code="unsupported_value",
         )
-    turns = [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
     size = sum(len(turn["content"]) for turn in turns) + 32 * len(turns)
 
     _check_length(engine, size, "messages")

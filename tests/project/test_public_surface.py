@@ -45,7 +45,7 @@ SURFACE = {
     "chatserve.cli": ["main"],
 }
 METHODS = {
-    Context: "draw finish gather logits publish sample score sequence tokenize topk trace verify",
+    Context: "draw finish gather logits prefix publish sample score sequence tokenize topk trace verify",
     Sequence: "append fork free generated is_freed mean_logprob num_generated samples text tokens truncate",
 }
 

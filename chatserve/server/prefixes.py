@@ -1,0 +1,117 @@
+"""``/v1/prefixes``: register, list and remove named prefixes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chatserve.config import Config
+from chatserve.engine.async_engine import AsyncEngine
+from chatserve.errors import NotFoundError, RequestError
+from chatserve.server.bodies import ChatBody, Message
+from chatserve.server.prompts import (
+    chat_prompt,
+    check_ids_in_vocabulary,
+    check_prompt_ids,
+    off_loop_when_long,
+    render_prompt,
+    template_messages,
+)
+from chatserve.server.responses import json_response
+from chatserve.server.validation import parse, read_body
+
+SHARED_PREFIX = "shared-prefix"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class PrefixBody(msgspec.Struct, kw_only=True):
+    """Body of ``POST /v1/prefixes``: a name, and one of `text`, `messages` and `tokens`."""
+
+    name: str
+    text: str | None = None
+    messages: list[Message] | None = None
+    tokens: list[int] | None = None
+
+
+class PrefixRoutes:
+    """Named prefixes of one engine."""
+
+    def __init__(self, engine: AsyncEngine, config: Config) -> None:
+        self._engine = engine
+        self._config = config
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/prefixes", self.register, methods=["POST"]),
+            Route("/v1/prefixes", self.list_prefixes, methods=["GET"]),
+            Route("/v1/prefixes/{name}", self.remove, methods=["DELETE"]),
+        ]
+
+    async def register(self, request: Request) -> Response:
+        """Compute and pin a prefix; answers when it can be used."""
+        body = parse(await read_body(request, self._config.max_body_bytes), PrefixBody)
+        if not _NAME.fullmatch(body.name):
+            raise RequestError(
+                f"name is {body.name[:80]!r}; it must be 1 to 64 letters, digits, dots, dashes or underscores.",
+                param="name",
+                code="invalid_value",
+            )
+        token_ids = await self._token_ids(body)
+        messages = template_messages(body.messages) if body.messages is not None else None
+        await self._engine.register_prefix(body.name, token_ids, messages)
+        return json_response(_described(body.name, len(token_ids)))
+
+    async def list_prefixes(self, request: Request) -> Response:
+        data = [_described(name, length) for name, length in self._engine.prefixes().items()]
+        return json_response({"object": "list", "data": data})
+
+    async def remove(self, request: Request) -> Response:
+        """Unpin a prefix; answers that run on it go on. Raises NotFoundError."""
+        name = request.path_params["name"]
+        if name not in self._engine.prefixes():
+            raise NotFoundError(f"No prefix {name[:80]!r} is registered.", param="name", code="prefix_not_found")
+        self._engine.remove_prefix(name)
+        return json_response({"id": name, "object": "prefix", "deleted": True})
+
+    async def _token_ids(self, body: PrefixBody) -> list[int]:
+        given = [field for field in (body.text, body.messages, body.tokens) if field is not None]
+        if len(given) != 1:
+            raise RequestError("Give one of text, messages and tokens.", param="text", code="invalid_value")
+        if body.messages is not None:
+            return await chat_prompt(self._engine, body.messages, add_generation_prompt=False)
+        if body.tokens is not None:
+            check_ids_in_vocabulary(self._engine, body.tokens, "tokens")
+            check_prompt_ids(self._engine, body.tokens, "tokens")
+            return body.tokens
+        text, vocabulary = body.text or "", self._engine.vocabulary
+        token_ids = await off_loop_when_long(len(text), lambda: vocabulary.encode(text, add_special_tokens=True))
+        check_prompt_ids(self._engine, token_ids, "text")
+        return token_ids
+
+
+async def continued_chat(engine: AsyncEngine, body: ChatBody) -> list[int]:
+    """Token ids of a chat request's prompt.
+
+    Behind a prefix that was given as messages these are what continues it: the prompt is the prefix's ids and then
+    these, nothing is tokenised across the seam.
+    """
+    name = (body.decoder_params or {}).get("prefix") if body.decoder == SHARED_PREFIX else None
+    before = engine.prefix_messages(name) if isinstance(name, str) else None
+    if before is None:
+        return await chat_prompt(engine, body.messages)
+    whole = await render_prompt(engine, before + template_messages(body.messages))
+    prefix = await render_prompt(engine, before, add_generation_prompt=False)
+    if whole[: len(prefix)] != prefix:
+        raise RequestError(
+            f"The chat template does not render the messages as a continuation of prefix {name!r}.", param="messages"
+        )
+    return whole[len(prefix) :]
+
+
+def _described(name: str, num_tokens: int) -> dict[str, Any]:
+    return {"id": name, "object": "prefix", "tokens": num_tokens}
