@@ -46,7 +46,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_queue: Annotated[int, Meta(description="Requests that may wait; more get 429.", ge=0)] = 1024
     decoders: Annotated[tuple[str, ...], Meta(description="Python files with decoders to register (repeatable).")] = ()
     decoder_timeout: Annotated[float, Meta(description="Seconds a decoder may run without yielding.", gt=0)] = 1.0
-    prefixes: Annotated[tuple[str, ...], Meta(description="Prefixes to register at start: NAME=FILE (repeatable).")] = ()
+    prefixes: Annotated[tuple[str, ...], Meta(description="Prefixes to register: NAME=FILE (repeatable).")] = ()
     strict_plugins: Annotated[bool, Meta(description="A decoder that fails to import stops the start.")] = False
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000

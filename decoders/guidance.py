@@ -2,9 +2,12 @@
 
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta
 
 from chatserve.decoding import Context, Params, Rejected, Sequence, decoder
+
+IMPOSSIBLE = -1e4  # in place of -inf: the difference of two infinities is no number
 
 
 class GuidanceParams(Params, frozen=True):
@@ -23,7 +26,7 @@ async def guidance(ctx: Context, prompt: Sequence, params: GuidanceParams) -> No
         raise Rejected("n", f"is {ctx.n}, but guidance gives one answer")
     negative = ctx.sequence(ctx.tokenize(params.negative))
     while not prompt.ended and not negative.ended:
-        rows = await ctx.logits([prompt, negative], stage="raw")
+        rows = np.maximum(await ctx.logits([prompt, negative], stage="raw"), IMPOSSIBLE)
         positive, other = rows[0, -1], rows[1, -1]
         sample = ctx.draw(prompt, other + params.scale * (positive - other))
         if not prompt.append(sample):

@@ -16,14 +16,14 @@ class Choice:
         source: the sequence it was last published from, also when that published nothing new.
     """
 
-    __slots__ = ("_source_version", "finish_reason", "index", "samples", "source")
+    __slots__ = ("_checked", "finish_reason", "index", "samples", "source")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.samples: list[Sample] = []
         self.finish_reason: str | None = None
         self.source: Sequence | None = None
-        self._source_version = 0
+        self._checked: tuple[Sequence, int] | None = None  # a sequence, as of a version, known to begin with our tokens
 
     def publish(self, sequence: Sequence, length: int | None) -> None:
         """Become the first `length` generated tokens of `sequence` (None: all); finish when its end is among them.
@@ -33,7 +33,9 @@ class Choice:
         available = sequence.num_generated
         length = available if length is None else min(length, available)
         self._check_extends(sequence, length)
-        self.source, self._source_version = sequence, sequence._version
+        self.source = sequence
+        if length >= len(self.samples):
+            self._checked = (sequence, sequence._version)
         if length > len(self.samples):
             if self.finish_reason:
                 raise DecoderError(f"choice {self.index} has finished; nothing can be published behind its end")
@@ -46,7 +48,7 @@ class Choice:
         self.finish_reason = self.finish_reason or reason
 
     def _check_extends(self, sequence: Sequence, length: int) -> None:
-        if self.source is sequence and self._source_version == sequence._version:
+        if self._checked == (sequence, sequence._version):
             return
         for position, (old, new) in enumerate(zip(self.samples, sequence._samples[:length], strict=False)):
             if old.token != new.token:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Awaitable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -82,13 +84,12 @@ class Context:
         sequences = self._checked(seqs)
         if len(set(sequences)) != len(sequences):
             raise DecoderError("verify: a sequence is named twice")
-        return VerifyWant(sequences, self._checked_tokens(drafts, len(sequences)), self._warp)
+        return VerifyWant(sequences, self._checked_drafts(drafts, sequences), self._warp)
 
     def topk(self, seqs: Iterable[Sequence], k: int) -> Awaitable[TopK]:
         """The k best next tokens of each sequence, stage *processed*; all tokens when there are fewer than k."""
-        if k < 1:
-            raise DecoderError(f"topk: k is {k}, must be at least 1")
-        return TopKWant(self._checked(seqs), min(k, self._group.rules.vocab_size))
+        size = self._group.rules.vocab_size
+        return TopKWant(self._checked(seqs), min(_integer("topk: k", k, 1), size))
 
     def logits(
         self, seqs: Iterable[Sequence], last: int = 1, stage: Stage = "processed"
@@ -102,9 +103,8 @@ class Context:
         if stage not in _STAGES:
             raise DecoderError(f"logits: stage is {stage!r}, allowed are {', '.join(_STAGES)}")
         shortest = min((len(sequence) for sequence in sequences), default=1)
-        if not 1 <= last <= shortest:
-            raise DecoderError(f"logits: last is {last}, allowed are 1 to {shortest}")
-        return LogitsWant(sequences, last, stage, self._warp)
+        num_rows = _integer("logits: last", last, 1, shortest)
+        return LogitsWant(sequences, num_rows, stage, self._warp, self._group.rules.vocab_size)
 
     def score(
         self, seqs: Iterable[Sequence], continuations: Iterable[Iterable[int]], stage: Stage = "processed"
@@ -113,7 +113,7 @@ class Context:
         sequences = self._checked(seqs)
         if stage not in ("raw", "processed"):
             raise DecoderError(f"score: stage is {stage!r}, allowed are raw, processed")
-        checked = self._checked_tokens(continuations, len(sequences))
+        checked = self._checked_drafts(continuations, sequences)
         if any(not tokens for tokens in checked):
             raise DecoderError("score: a continuation is empty")
         return ScoreWant(sequences, checked, stage)
@@ -210,6 +210,16 @@ class Context:
                 raise DecoderError(f"a token is not in the vocabulary (0 to {size - 1})")
         return checked
 
+    def _checked_drafts(self, lists: Iterable[Iterable[int]], sequences: list[Sequence]) -> list[list[int]]:
+        drafts = self._checked_tokens(lists, len(sequences))
+        for sequence, draft in zip(sequences, drafts, strict=True):
+            if len(sequence) + len(draft) > self._group.rules.max_len:
+                raise DecoderError(
+                    f"{len(sequence)} tokens and {len(draft)} behind them exceed the context of"
+                    f" {self._group.rules.max_len}"
+                )
+        return drafts
+
     def _warp_with(
         self, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None
     ) -> Warp:
@@ -217,8 +227,27 @@ class Context:
             return self._warp
         base = self._warp
         return Warp(
-            base.temperature if temperature is None else temperature,
-            base.top_k if top_k is None else top_k,
-            base.top_p if top_p is None else top_p,
-            base.min_p if min_p is None else min_p,
+            base.temperature if temperature is None else _number("temperature", temperature, 0, math.inf),
+            base.top_k if top_k is None else _integer("sample: top_k", top_k, 0),
+            base.top_p if top_p is None else _number("top_p", top_p, 0, 1, excluded=0),
+            base.min_p if min_p is None else _number("min_p", min_p, 0, 1),
         )
+
+
+def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """The value as an int; raises DecoderError when it is none or out of range."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise DecoderError(f"{name} is {value!r}, must be an integer") from None
+    if number < low or (high is not None and number > high):
+        raise DecoderError(f"{name} is {number}, allowed are {low} to {'any' if high is None else high}")
+    return number
+
+
+def _number(name: str, value: Any, low: float, high: float, excluded: float | None = None) -> float:
+    """The value as a finite float; raises DecoderError when it is none or out of range."""
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not low <= value <= high or value == excluded:
+        raise DecoderError(f"sample: {name} is {value!r}, must be a number from {low} to {high}")
+    return float(value)

@@ -190,8 +190,11 @@ class Sequence:
     # for the engine
 
     def _append_one(self, item: Sample | int) -> str | None:
-        sample = item if isinstance(item, Sample) else Sample(operator.index(item))
+        sample = item if isinstance(item, Sample) else Sample(item)
         token, rules = sample.token, self._group.rules
+        if type(token) is not int:
+            sample = sample._replace(token=_as_token(token))
+            token = sample.token
         if not 0 <= token < rules.vocab_size:
             raise DecoderError(f"token {token} is not in the vocabulary (0 to {rules.vocab_size - 1})")
         if self._ahead:
@@ -279,14 +282,15 @@ class Sequence:
         return self._fork_point
 
     def _lead(self, point: ForkPoint) -> None:
-        point.leader = self
-        self._led.append(point)
+        if point.leader is not self:
+            point.leader = self
+            self._led.append(point)
 
     def _drop_fork_points(self, length: int) -> None:
         while self._fork_point and self._fork_point.length > length:
             self._fork_point = self._fork_point.before
         for point in self._led:
-            if point.length > length:
+            if point.length > length and point.leader is self:
                 point.leader = None
         self._led = [point for point in self._led if point.length <= length]
 
@@ -296,10 +300,18 @@ class Sequence:
         self._ahead = []
         self._fork_point = None
         for point in self._led:
-            point.leader = None
+            if point.leader is self:
+                point.leader = None
         self._group.unregister(self)
 
     def _check_usable(self, action: str) -> None:
         if self._is_freed:
             raise DecoderError(f"cannot {action} a freed sequence")
         self._group.check_open()
+
+
+def _as_token(value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise DecoderError(f"append: {value!r} is not a token id") from None

@@ -7,6 +7,7 @@ them are there. Nothing else may be yielded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from chatserve.decoding.errors import DecoderError
@@ -29,16 +30,20 @@ class Want(Generic[Answer]):
 
     Attributes:
         sequences: the named sequences, in order; the same one may be named more than once.
-        drafts: tokens to run behind each sequence without appending them; empty lists for most wants.
+        drafts: tokens to run behind each sequence without appending them; None for most wants.
+        num_top: alternatives wanted with each token; None: as many as the request asked for.
+        is_raw: the rows are wanted as the model gives them, unprocessed.
         last: rows wanted for each sequence before its draft's rows: those of its last `last` positions.
     """
 
-    __slots__ = ("drafts", "is_awaited", "last", "sequences")
+    __slots__ = ("drafts", "is_awaited", "is_raw", "last", "num_top", "sequences")
 
     def __init__(self, sequences: list[Sequence], last: int = 1, drafts: list[list[int]] | None = None) -> None:
         self.sequences = sequences
         self.last = last
         self.drafts = drafts
+        self.num_top: int | None = None
+        self.is_raw = False
         self.is_awaited = False
 
     def __await__(self) -> Generator[tuple[Want[Any], ...], list[Any], Answer]:
@@ -47,6 +52,14 @@ class Want(Generic[Answer]):
         self.is_awaited = True
         answers = yield (self,)
         return answers[0]  # type: ignore[no-any-return]
+
+    def check(self) -> None:
+        """Raise DecoderError if a named sequence has changed since the call so that the rows no longer exist."""
+        for sequence in self.sequences:
+            if sequence._is_freed:
+                raise DecoderError("a sequence was freed between naming it and awaiting its rows")
+            if len(sequence) < self.last:
+                raise DecoderError("a sequence was truncated between naming it and awaiting its rows")
 
     def __iter__(self) -> Generator[Any, Any, Any]:
         raise DecoderError("forgot `await` before a call of the context")
@@ -85,23 +98,25 @@ class TopKWant(Want[Any]):
 class LogitsWant(Want[Any]):
     """Full rows of log-probabilities."""
 
-    __slots__ = ("stage", "warp")
+    __slots__ = ("stage", "vocab_size", "warp")
 
-    def __init__(self, sequences: list[Sequence], last: int, stage: str, warp: Warp) -> None:
+    def __init__(self, sequences: list[Sequence], last: int, stage: str, warp: Warp, vocab_size: int) -> None:
         super().__init__(sequences, last)
+        self.vocab_size = vocab_size
         self.stage = stage
         self.warp = warp
+        self.is_raw = stage == "raw"
 
 
 class ScoreWant(Want[Any]):
     """Log-probabilities of given continuations."""
 
-    __slots__ = ("continuations", "stage")
+    __slots__ = ("continuations",)
 
     def __init__(self, sequences: list[Sequence], continuations: list[list[int]], stage: str) -> None:
         super().__init__(sequences, drafts=[tokens[:-1] for tokens in continuations])
         self.continuations = continuations
-        self.stage = stage
+        self.is_raw = stage == "raw"
 
 
 def checked_wants(yielded: object) -> tuple[Want[Any], ...]:
@@ -145,7 +160,8 @@ class Gather:
                 answers = _deal(asked, received)
         finally:
             for coroutine in self._coroutines:
-                coroutine.close()
+                with suppress(Exception):  # one that refuses to close must not keep the others open
+                    coroutine.close()
         return results
 
     def _resume(self, answers: dict[int, list[Any] | None], results: list[Any]) -> dict[int, tuple[Want[Any], ...]]:

@@ -53,7 +53,7 @@ def num_rows(chunk: Chunk) -> int:
 
 def _ask(chunk: Chunk, position: int, row: int, plan: SamplingPlan) -> None:
     task, processing = chunk.task, chunk.request.processing
-    if not processing.is_identity:
+    if not processing.is_identity and not task.is_raw:
         plan.processed.append((row, processing, task.context(position), task.leader.prompt_len))
     for pending, index in task.consumers:
         pending.ask(plan, row, index, position - task.first_row)

@@ -130,10 +130,10 @@ class Engine:
         self.requests[request] = None
         try:
             self._resume(request, None)
-        except RequestError:
+        except (RequestError, KeyboardInterrupt):
             self._release(request)
             raise
-        except Exception as error:
+        except BaseException as error:  # a plugin may raise anything, SystemExit and CancelledError included
             self._release(request)
             raise _as_generation_error(error, request) from error
         if not request.is_finished:
@@ -264,7 +264,9 @@ class Engine:
         answers = [pending.answer() for pending in request.pending]
         try:
             self._resume(request, answers)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as above
             self.fail(request, _as_generation_error(error, request))
 
     def _resume(self, request: Request, answers: list[object] | None) -> None:
@@ -280,7 +282,7 @@ class Engine:
             if request.num_open == 0:
                 self._finish(request)
                 return
-            if request.num_rows > request.max_rows:
+            if max(request.num_rows, request.num_awaits) > request.max_rows:
                 raise DecoderError(f"the decoder asked for more than {request.max_rows} rows without coming to an end")
             request.pending, request.tasks = expand(wants, request.num_top)
             request.num_awaits += 1
@@ -352,7 +354,7 @@ class Engine:
         self.requests.pop(request, None)
 
 
-def _as_generation_error(error: Exception, request: Request) -> GenerationError:
+def _as_generation_error(error: BaseException, request: Request) -> GenerationError:
     """What the client sees of an exception that came out of a decoder."""
     if isinstance(error, GenerationError):
         return error

@@ -77,7 +77,7 @@ class Request:
     @property
     def max_rows(self) -> int:
         """More rows than any sensible search asks for; it ends decoders that forgot to append or to look at `ended`."""
-        return 1024 + 16 * self.num_sequences * self.group.rules.max_tokens
+        return 1024 + 2 * len(self.given.prompt_token_ids) + 16 * self.num_sequences * self.group.rules.max_tokens
 
     @property
     def usage(self) -> Usage:

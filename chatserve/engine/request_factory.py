@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from chatserve.engine.output import published
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.sampler import Processing
 from chatserve.engine.validation import check_request
-from chatserve.errors import ContextLengthError, RequestError
+from chatserve.errors import ContextLengthError, DecoderError, RequestError
 from chatserve.kv import BlockPool
 from chatserve.models.runner import ModelInfo
 from chatserve.text import StopMatcher, Vocabulary
@@ -69,7 +70,7 @@ class RequestFactory:
         check_request(given, self._info)
         decoder = decoder or self._registry.get(given.decoder or _default_decoder(given))
         params = decoder.make_params(given.decoder_params)
-        num_sequences = max(1, decoder.num_sequences(params, given.sampling.n))
+        num_sequences = _num_sequences(decoder, params, given.sampling.n)
         self._check_fits(len(given.prompt_token_ids), num_sequences)
         if given.sampling.seed is None:
             given = _with_seed(given, random.getrandbits(63))
@@ -130,10 +131,10 @@ class _Host:
         epoch, ordinal = sequence._counter
         sequence._counter = (epoch, ordinal + 1)
         counter = (sequence._key, epoch, len(sequence), ordinal)
-        token, logprob = sampler.draw_immediately(
-            logits, self._request.processing, sequence.tokens, sequence.prompt_len, warp, counter
+        request = self._request
+        return sampler.draw_immediately(
+            logits, request.processing, sequence.tokens, sequence.prompt_len, warp, counter, request.num_top
         )
-        return Sample(token, logprob)
 
     def new_sequence(self, tokens: list[int], parent: Sequence | None) -> Sequence:
         if parent is not None:
@@ -151,6 +152,13 @@ class _Host:
     def _next_key(self) -> int:
         self._num_prompts += 1
         return derive_seed(self._request.prompt._key, _EXTRA_PROMPTS + self._num_prompts)
+
+
+def _num_sequences(decoder: Decoder, params: object, n: int) -> int:
+    try:
+        return max(1, operator.index(decoder.num_sequences(params, n)))
+    except Exception as error:  # a plugin's own code
+        raise DecoderError(f"decoder {decoder.name!r}: its `sequences` function failed: {error!r}") from error
 
 
 def _default_decoder(given: GenerationRequest) -> str:
@@ -171,7 +179,7 @@ async def _with_prompt_logprobs(request: Request, context: Context, decoder: Cor
 async def _score_prompt(request: Request) -> None:
     prompt, vocabulary = request.prompt.tokens, request.group.rules.vocabulary
     want = ScoreWant([request.prompt], [[*prompt[1:], prompt[-1]]], "raw")  # the last row predicts the answer: unused
-    want.drafts, want.last = None, len(prompt)
+    want.drafts, want.last, want.num_top = None, len(prompt), request.given.prompt_logprobs
     [scored] = await want
     first = PublishedToken(prompt[0], vocabulary.token_bytes(prompt[0]), None)
     rest = [published(sample, vocabulary.token_bytes(sample.token), vocabulary) for sample in scored[:-1]]

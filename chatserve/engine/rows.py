@@ -29,17 +29,29 @@ class RowTask:
         first_row: position of the first wanted row.
         next_row: position of the next row that is still wanted.
         end: number of tokens to run in all.
+        is_raw: the rows are not to be processed.
         consumers: pending wants that read the rows, with the index of the sequence in each.
         scheduled_from: first position scheduled in the current step; None when none are.
     """
 
-    __slots__ = ("consumers", "draft", "end", "first_row", "followers", "leader", "next_row", "scheduled_from")
+    __slots__ = (
+        "consumers",
+        "draft",
+        "end",
+        "first_row",
+        "followers",
+        "is_raw",
+        "leader",
+        "next_row",
+        "scheduled_from",
+    )
 
-    def __init__(self, sequence: Sequence, draft: list[int], last: int) -> None:
+    def __init__(self, sequence: Sequence, draft: list[int], last: int, is_raw: bool) -> None:
         length = len(sequence._tokens)
         self.leader = sequence
         self.followers: list[Sequence] = []
         self.draft = draft
+        self.is_raw = is_raw
         self.first_row = self.next_row = length - last
         self.end = length + len(draft)
         self.consumers: list[tuple[PendingWant, int]] = []
@@ -200,7 +212,7 @@ class _PendingLogits(PendingWant):
         return result.full[place]
 
     def answer(self) -> Any:
-        return np.array(self.values, np.float32)
+        return np.array(self.values, np.float32).reshape(-1, self.want.last, self.want.vocab_size)
 
 
 class _PendingScore(PendingWant):
@@ -211,7 +223,7 @@ class _PendingScore(PendingWant):
 
     def ask(self, plan: SamplingPlan, row: int, index: int, offset: int) -> None:
         token = self.want.continuations[index][offset]
-        place = plan.add_score(row, token, self.want.stage)
+        place = plan.add_score(row, token)
         self.asked.append((index, place, self._ask_alternatives(plan, row)))
 
     def read(self, result: SamplingResult, index: int, place: int, top: int) -> Any:
@@ -234,29 +246,33 @@ _PENDING: dict[type[Want[Any]], type[PendingWant]] = {
 def expand(wants: tuple[Want[Any], ...], num_top: int) -> tuple[list[PendingWant], list[RowTask]]:
     """Pending wants and the row tasks they need; equal token strings become one task.
 
+    Raises DecoderError when a named sequence was freed or truncated since it was named.
+
     Args:
         wants: what the decoder awaits.
         num_top: alternatives to report with each token.
     """
-    pending = [_PENDING[type(want)](want, num_top) for want in wants]
+    for want in wants:
+        want.check()
+    pending = [_PENDING[type(want)](want, num_top if want.num_top is None else want.num_top) for want in wants]
     if len(pending) == 1 and len(wants[0].sequences) == 1:  # by far the most frequent
-        task = RowTask(wants[0].sequences[0], pending[0].drafts()[0], wants[0].last)
+        task = RowTask(wants[0].sequences[0], pending[0].drafts()[0], wants[0].last, wants[0].is_raw)
         task.consumers.append((pending[0], 0))
         return pending, [task]
     tasks: dict[Any, RowTask] = {}
     for item in pending:
         for index, (sequence, draft) in enumerate(zip(item.want.sequences, item.drafts(), strict=True)):
-            _task_for(tasks, sequence, draft, item.want.last).consumers.append((item, index))
+            _task_for(tasks, sequence, draft, item.want).consumers.append((item, index))
     return pending, list(tasks.values())
 
 
-def _task_for(tasks: dict[Any, RowTask], sequence: Sequence, draft: list[int], last: int) -> RowTask:
+def _task_for(tasks: dict[Any, RowTask], sequence: Sequence, draft: list[int], want: Want[Any]) -> RowTask:
     point = sequence._fork_point
     identity = point if point is not None and point.length == len(sequence) else sequence
-    key = (identity, last, tuple(draft))
+    key = (identity, want.last, tuple(draft), sequence.prompt_len, want.is_raw)
     task = tasks.get(key)
     if task is None:
-        task = tasks[key] = RowTask(sequence, draft, last)
+        task = tasks[key] = RowTask(sequence, draft, want.last, want.is_raw)
     else:
         task.join(sequence)
     return task

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.randomness import uniforms
+from chatserve.decoding.samples import Sample
 from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.wants import Warp
 from chatserve.engine import sampling_kernels as kernels
@@ -38,13 +40,15 @@ class Processing:
             kernels.penalise(row, np.array(context, np.int64), prompt_len, *self._penalties)
         if len(self._biased_ids):
             row[self._biased_ids] += self._bias
-        if len(context) - prompt_len < self._min_tokens:
+        if self._min_tokens and len(context) - prompt_len < self._min_tokens:
             row[self._end_ids] = -np.inf
 
 
 @dataclass(slots=True)
 class SamplingPlan:
     """What is wanted of the rows of one step; rows are numbered as in `Batch.wanted`.
+
+    Only the rows in `processed` are processed; those wanted raw are not among them.
 
     Each `add_*` answers where its result will stand in the `SamplingResult`.
     """
@@ -55,7 +59,7 @@ class SamplingPlan:
     draw_counters: list[tuple[int, int, int, int]] = field(default_factory=list)
     top_rows: dict[int, int] = field(default_factory=dict)
     top_k: int = 0
-    scores: list[tuple[int, int, str]] = field(default_factory=list)
+    scores: list[tuple[int, int]] = field(default_factory=list)
     full: list[tuple[int, str, Warp]] = field(default_factory=list)
 
     def add_draw(self, row: int, warp: Warp, counter: tuple[int, int, int, int]) -> int:
@@ -68,8 +72,8 @@ class SamplingPlan:
         self.top_k = max(self.top_k, k)
         return self.top_rows.setdefault(row, len(self.top_rows))
 
-    def add_score(self, row: int, token: int, stage: str) -> int:
-        self.scores.append((row, token, stage))
+    def add_score(self, row: int, token: int) -> int:
+        self.scores.append((row, token))
         return len(self.scores) - 1
 
     def add_full(self, row: int, stage: str, warp: Warp) -> int:
@@ -100,7 +104,6 @@ def run(plan: SamplingPlan, logits: Row) -> SamplingResult:
 
 
 def _run(plan: SamplingPlan, logits: Row) -> SamplingResult:
-    raw = {row: logits[row].copy() for row in _rows_wanted_raw(plan)} if plan.processed else {}
     for row, processing, context, prompt_len in plan.processed:
         processing.apply(logits[row], context, prompt_len)
     maxima = np.empty(len(logits), np.float32)
@@ -118,8 +121,8 @@ def _run(plan: SamplingPlan, logits: Row) -> SamplingResult:
         logprobs,
         top_ids,
         top_logprobs,
-        [float(_source(logits, raw, norms, row, stage)[token]) for row, token, stage in plan.scores],
-        [_full_row(logits, raw, norms, row, stage, warp) for row, stage, warp in plan.full],
+        [float(logits[row, token] - norms[row]) for row, token in plan.scores],
+        [_full_row(logits[row] - norms[row], stage, warp) for row, stage, warp in plan.full],
         bad_rows,
     )
 
@@ -131,14 +134,22 @@ def draw_immediately(
     prompt_len: int,
     warp: Warp,
     counter: tuple[int, int, int, int],
-) -> tuple[int, float]:
-    """Draw from one row of raw logits, which is processed in place; (token, log-probability). Single-threaded."""
+    num_top: int,
+) -> Sample:
+    """Draw from one row of raw logits, which is processed in place; with `num_top` alternatives. Single-threaded.
+
+    Raises DecoderError when processing leaves no token possible.
+    """
     if not processing.is_identity:
         processing.apply(row, context, prompt_len)
     maximum = row.max()
+    if maximum == -np.inf:
+        raise DecoderError("draw: every token is forbidden")
     uniform = float(uniforms(np.array([counter], np.uint64))[0])
     token = int(kernels.draw_one(row, maximum, *warp, uniform))
-    return token, float(log_softmax(row)[token])
+    logprobs = log_softmax(row)
+    best = np.argsort(-row, kind="stable")[:num_top].tolist() if num_top else []
+    return Sample(token, float(logprobs[token]), tuple((other, float(logprobs[other])) for other in best))
 
 
 def log_softmax(row: Row) -> Row:
@@ -167,11 +178,6 @@ def warp_row(logprobs: Row, warp: Warp) -> Row:
     return warped
 
 
-def _rows_wanted_raw(plan: SamplingPlan) -> set[int]:
-    wanted = {row for row, _, stage in plan.scores if stage == "raw"}
-    return wanted | {row for row, stage, _ in plan.full if stage == "raw"}
-
-
 def _draw(plan: SamplingPlan, logits: Row, maxima: Row, norms: Row) -> tuple[list[int], list[float]]:
     if not plan.draw_rows:
         return [], []
@@ -190,15 +196,7 @@ def _top(plan: SamplingPlan, logits: Row, norms: Row) -> tuple[NDArray[np.int64]
     return ids, logits[rows[:, None], ids] - norms[rows, None]
 
 
-def _source(logits: Row, raw: dict[int, Row], norms: Row, row: int, stage: str) -> Row:
-    if stage == "raw" and row in raw:
-        return log_softmax(raw[row])
-    result: Row = logits[row] - norms[row]
-    return result
-
-
-def _full_row(logits: Row, raw: dict[int, Row], norms: Row, row: int, stage: str, warp: Warp) -> Row:
-    logprobs = _source(logits, raw, norms, row, stage)
+def _full_row(logprobs: Row, stage: str, warp: Warp) -> Row:
     return warp_row(logprobs, warp) if stage == "warped" else logprobs
 
 

@@ -196,6 +196,8 @@ class Scheduler:
                 continue
             victim = self.running[-1]
             if victim is request and len(self.running) == 1:
+                if self.pool.num_deferred or any(other.scheduled_from is not None for other in request.tasks):
+                    return False  # the blocks of this step may suffice for the others in the next one
                 self.exhausted.append(request)
                 self._stop_running(request)
                 return False

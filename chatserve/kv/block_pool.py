@@ -50,6 +50,11 @@ class BlockPool:
         return len(self._cached)
 
     @property
+    def num_deferred(self) -> int:
+        """Blocks without a holder that become available once the queued copies are taken."""
+        return len(self._deferred)
+
+    @property
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
 
@@ -124,8 +129,9 @@ class BlockPool:
         for block in freed:
             self._copies.pop(block, None)
         sources = set(self._copies.values())
-        self._deferred += [block for block in freed if block in sources]
-        return [block for block in freed if block not in sources]
+        idle = freed + self._deferred
+        self._deferred = [block for block in idle if block in sources]
+        return [block for block in idle if block not in sources]
 
     def idle_blocks(self) -> list[int]:
         """Blocks nobody holds: free, cached, and copy sources whose last holder went; for the integrity check."""

@@ -83,13 +83,14 @@ def test_a_draw_is_never_outside_what_the_filters_keep(
 
 
 def test_full_rows_of_each_stage() -> None:
+    """The first row is wanted as it is, the second processed and warped."""
     raw = np.random.default_rng(1).standard_normal((1, 50)).astype(np.float32)
     processing = Processing(Sampling(logit_bias={4: 5.0}, repetition_penalty=1.5), frozenset())
-    plan = SamplingPlan(processed=[(0, processing, [4, 9], 1)])
+    plan = SamplingPlan(processed=[(1, processing, [4, 9], 1)])
     warp = Warp(0.5, 10, 0.9, 0.0)
-    for stage in ("raw", "processed", "warped"):
-        plan.add_full(0, stage, warp)
-    unprocessed, processed, warped = sampler.run(plan, raw.copy()).full
+    for number, stage in ((0, "raw"), (1, "processed"), (1, "warped")):
+        plan.add_full(number, stage, warp)
+    unprocessed, processed, warped = sampler.run(plan, np.repeat(raw, 2, axis=0)).full
     row = raw[0].copy()
     for token in (4, 9):
         row[token] = row[token] / 1.5 if row[token] > 0 else row[token] * 1.5
