@@ -96,14 +96,17 @@ async def stream(client: httpx.AsyncClient, prompt: list[int]) -> int:
 
 def load_transformers() -> Any:
     """The stock model with the weights that the server uses."""
+    from chatserve.config import Config
     from chatserve.models.cache_folder import cache_folder
     from chatserve.models.converted import open_converted
     from chatserve.models.default_model import fetch_default_model
-    from chatserve.models.gguf_loading import load_gguf_model
+    from chatserve.models.gguf_loading import build_model
+    from chatserve.models.placement import choose_placement
     from chatserve.models.threads import prepare_threads
 
     prepare_threads()
-    model = load_gguf_model(open_converted(fetch_default_model(cache_folder()), cache_folder()))
+    placement = choose_placement(Config(device="cpu", dtype="float32"))
+    model: Any = build_model(open_converted(fetch_default_model(cache_folder()), cache_folder()), placement)
     model.set_attn_implementation("sdpa")
     return model
 
