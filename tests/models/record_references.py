@@ -15,7 +15,8 @@ NUM_LOGITS = 8
 
 TEXTS = [
     "1234567890", "12+34=", "don't", "  leading", "naïve — café", "a\r\nb\r\n", "\t\ttabs", "hi", "", " ", "\n",
-    "👨‍👩‍👧‍👦 family, 🏳️‍🌈 flag, 👍🏽 thumb", "x" * 50, "<|im_start|>user\nHi<|im_end|>\n", "<|im_start", "日本語と中文와 한국어",
+    "👨‍👩‍👧‍👦 family, 🏳️‍🌈 flag, 👍🏽 thumb", "x" * 50, "<|im_start|>user\nHi<|im_end|>\n", "<|im_start",
+    "日本語と中文와 한국어",
     "def f(x):\n    return x ** 2  # why?\n", "e\u0301 \u00e9 \u200b\u200d\ufeff", "\x00\x01\x7f", "it's we'll I'M",
 ]  # fmt: skip
 PROMPTS = [
@@ -29,8 +30,8 @@ PROMPTS = [
 def random_texts(count: int, seed: int) -> list[str]:
     """Half words and punctuation, half any Unicode; without white space before a digit that is not a single blank.
 
-    There transformers and the model's own tokenizer disagree: it builds a tokenizer that does not split digits off before
-    anything else, as the pre-tokenizer named in the file ("smollm") does.
+    There transformers and the model's own tokenizer disagree: what it builds does not split digits off before anything
+    else, as the pre-tokenizer named in the file ("smollm") does.
     """
     rng = random.Random(seed)
     words = ["the", " cat", " Sat", ",", ".", "'s", " 7", "42", "é", "ß", "_x", "://", '"', " don't", "\n", "😀"]
