@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numba import get_num_threads, njit, prange
+from numba import config, njit, prange, set_num_threads
 from numpy.typing import NDArray
 
 from chatserve.errors import ModelLoadError
@@ -35,7 +35,7 @@ class CpuPages:
         self._shape = shape
         self._padded_dim = -(-shape.head_dim // _PADDING) * _PADDING
         self._queries_per_tile = max(1, ROW_TILE // (shape.num_query_heads // shape.num_kv_heads))
-        self._num_threads = get_num_threads()
+        self._num_threads = min(torch.get_num_threads(), config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
 
     @property
     def bytes_per_token(self) -> int:
@@ -54,6 +54,9 @@ class CpuPages:
         self._values = [self._layer_values(layer, num_blocks) for layer in self._pool]
 
     def begin(self, batch: Batch) -> None:
+        set_num_threads(
+            self._num_threads
+        )  # as many as torch, or OpenMP remakes its team; numba keeps it for each thread
         for pairs, source, destination in (
             (batch.swap_out, self._pool, self._host_pool),
             (batch.swap_in, self._host_pool, self._pool),

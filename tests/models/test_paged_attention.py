@@ -133,10 +133,10 @@ def test_nan_of_the_own_sequence_is_not_hidden(token: int) -> None:
     assert np.isfinite(out[100:]).all()
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 5])
+@pytest.mark.parametrize("num_threads", [1, 2])
 def test_the_number_of_threads_changes_no_bit(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, history = make_problem([(130, 130), (64, 1), (17, 3)], (6, 2), 32, 16, seed=3)
     rule = AttentionRule(0.2)
     expected = run_kernels(problem, history, 16, rule)
-    monkeypatch.setattr("chatserve.models.pages.get_num_threads", lambda: num_threads)
+    monkeypatch.setattr("torch.get_num_threads", lambda: num_threads)
     np.testing.assert_array_equal(run_kernels(problem, history, 16, rule), expected)
