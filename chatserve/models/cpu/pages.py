@@ -1,0 +1,65 @@
+"""`Pages`: the KV pages of the CPU runner, one buffer for all layers, and their copies and swaps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chatserve.errors import ModelLoadError
+from chatserve.models.batch import Batch, Float32Array, Int32Array
+
+_GIB = 1 << 30
+
+
+class Pages:
+    """float32[layers, K and V, num_blocks, numbers of a block in a layer] and a host pool for swapping of the same
+    form.
+
+    Within a block keys are [KV head, head_dim, slot], values [KV head, slot, head_dim].
+    Raises ModelLoadError when the memory is not there.
+    """
+
+    def __init__(self, num_layers: int, num_blocks: int, num_host_blocks: int, block_numbers: int) -> None:
+        _check_memory((num_blocks + num_host_blocks) * num_layers * 2 * block_numbers * 4)
+        self.pool: Float32Array = np.zeros((num_layers, 2, num_blocks, block_numbers), np.float32)
+        self._host: Float32Array = np.zeros((num_layers, 2, num_host_blocks, block_numbers), np.float32)
+
+    def move_blocks(self, batch: Batch) -> None:
+        """Swap out, swap in, copy: in this order, and each list as if pair by pair."""
+        for pairs, source, target in (
+            (batch.swap_out, self.pool, self._host),
+            (batch.swap_in, self._host, self.pool),
+            (batch.copies, self.pool, self.pool),
+        ):
+            if len(pairs):
+                _move(source, target, pairs)
+
+
+def _move(source: Float32Array, target: Float32Array, pairs: Int32Array) -> None:
+    if source is target and len(np.intersect1d(pairs[:, 0], pairs[:, 1])):
+        for pair in range(len(pairs)):  # a later pair may read what an earlier one has written
+            _move_at_once(source, target, pairs[pair : pair + 1])
+    else:
+        _move_at_once(source, target, pairs)
+
+
+def _move_at_once(source: Float32Array, target: Float32Array, pairs: NDArray[np.int32]) -> None:
+    for old, new in zip(source.reshape(-1, *source.shape[2:]), target.reshape(-1, *target.shape[2:]), strict=True):
+        new[pairs[:, 1]] = old[pairs[:, 0]]
+
+
+def _check_memory(num_bytes: int) -> None:
+    """Refuse pages that cannot be there: Linux hands out zeroed memory it does not have and kills the process later."""
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        pass
+    if num_bytes > available:
+        raise ModelLoadError(
+            f"the KV pages need {num_bytes / _GIB:.1f} GiB, {available / _GIB:.1f} GiB of memory are free"
+        )

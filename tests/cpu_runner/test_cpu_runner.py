@@ -1,0 +1,139 @@
+"""The CPU runner against stock transformers models, and against itself: nothing else in a step may change a row's bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cpu_runner import tiny_models as tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatserve.models.cpu.architecture import obstacle
+from chatserve.models.cpu.cpu_runner import CpuRunner
+from chatserve.models.cpu.packed_file import open_packed
+from chatserve.models.cpu.packing import ArraySource, pack_model
+
+pytestmark = pytest.mark.timeout(600)  # the first run ever compiles the step
+RANDOM = np.random.default_rng(0)
+TOKENS: list[int] = RANDOM.integers(0, tiny.VOCAB_SIZE, 700).tolist()
+BLOCKS: list[int] = RANDOM.permutation(64).tolist()
+
+
+@pytest.fixture(scope="module")
+def runner() -> CpuRunner:
+    return tiny.cpu_runner(tiny.stock_model("llama"), "int8")
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 16, 256])
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_family_equals_transformers_in_fp32(family: str, block_size: int) -> None:
+    model = tiny.stock_model(family)
+    runner = tiny.cpu_runner(model, block_size=block_size, num_blocks=512)
+    blocks = np.random.default_rng(1).permutation(512)[: -(-330 // block_size)].tolist()
+    tokens = TOKENS[:330]
+    logits = [
+        runner.forward(tiny.step((tokens[first:end], first, blocks), block_size=block_size)).copy()
+        for first, end in ((0, 61), (61, 62), (62, 300), (300, 330))
+    ]
+    np.testing.assert_allclose(np.concatenate(logits), tiny.stock_logits(model, tokens), atol=1e-4)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_8_bit_weights_change_little(family: str) -> None:
+    model = tiny.stock_model(family)
+    ours = tiny.cpu_runner(model, "int8").forward(tiny.step((TOKENS[:100], 0, BLOCKS)))
+    stock = tiny.stock_logits(model, TOKENS[:100])
+    assert np.abs(ours - stock).mean() < 0.03 * stock.std()
+
+
+@given(cuts=st.lists(st.integers(1, 699), max_size=6), others=st.lists(st.integers(1, 40), max_size=5))
+@settings(max_examples=15)
+def test_chunks_and_company_change_no_bit(runner: CpuRunner, cuts: list[int], others: list[int]) -> None:
+    whole = runner.forward(tiny.step((TOKENS, 0, BLOCKS[:44]))).copy()
+    bounds = sorted({0, *cuts, 700})
+    spare = BLOCKS[44:]
+    for first, end in zip(bounds, bounds[1:], strict=False):
+        company = [(TOKENS[length:][:length], 0, [spare[i], *spare[10:13]]) for i, length in enumerate(others)]
+        logits = runner.forward(tiny.step(*company, (TOKENS[first:end], first, BLOCKS[:44])))
+        assert np.array_equal(logits[sum(others) :], whole[first:end])
+
+
+def test_threads_and_block_size_change_no_bit() -> None:
+    model = tiny.stock_model("mistral")
+    results = []
+    for num_threads, block_size in ((1, 16), (2, 16), (3, 1), (2, 64)):
+        runner = tiny.cpu_runner(model, "int8", num_threads, 512, block_size)
+        blocks = list(range(-(-300 // block_size)))
+        runner.forward(tiny.step((TOKENS[:299], 0, blocks), block_size=block_size))
+        results.append(runner.forward(tiny.step((TOKENS[299:300], 299, blocks), block_size=block_size)).copy())
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def test_only_wanted_rows_are_returned_and_slots_of_minus_one_not_written(runner: CpuRunner) -> None:
+    whole = runner.forward(tiny.step((TOKENS[:50], 0, BLOCKS))).copy()
+    again = tiny.step(([1, 2, *TOKENS[48:50]], 46, BLOCKS), wanted=[2, 3])
+    again.slots[:] = -1
+    assert np.array_equal(runner.forward(again)[0].shape, (tiny.VOCAB_SIZE,))
+    last = tiny.step((TOKENS[49:50], 49, BLOCKS))
+    assert np.array_equal(runner.forward(last)[0], whole[49]), "the pages hold what was written first"
+    assert len(runner.forward(tiny.step((TOKENS[:50], 0, BLOCKS), wanted=[]))) == 0
+
+
+def test_blocks_are_swapped_out_restored_and_copied_in_this_order(runner: CpuRunner) -> None:
+    whole = runner.forward(tiny.step((TOKENS[:33], 0, [0, 1, 2]))).copy()
+    overwrite = tiny.step((TOKENS[40:60], 0, [0, 1]))
+    overwrite.swap_out = np.array([[0, 3], [1, 1]], np.int32)
+    runner.forward(overwrite)
+    last = tiny.step((TOKENS[32:33], 32, [7, 8, 9]))
+    last.swap_in = np.array([[3, 7], [1, 10]], np.int32)
+    last.copies = np.array([[10, 8], [2, 9]], np.int32)
+    assert np.array_equal(runner.forward(last)[0], whole[32])
+    chain = tiny.step((TOKENS[32:33], 32, [11, 8, 9]))
+    chain.copies = np.array([[7, 12], [12, 11]], np.int32)
+    assert np.array_equal(runner.forward(chain)[0], whole[32]), "a later pair reads what an earlier one wrote"
+
+
+def test_a_packed_model_can_be_saved_and_opened(tmp_path: Path) -> None:
+    model = tiny.stock_model("qwen3")
+    arrays = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
+    packed = pack_model(model.config.to_dict(), ArraySource(arrays), "int8", None)
+    path = tmp_path / "packed.bin"
+    assert open_packed(path) is None
+    packed.save(path)
+    opened = open_packed(path)
+    assert opened is not None
+    assert opened.architecture == packed.architecture
+    results = []
+    for weights in (packed, opened):
+        runner = CpuRunner(weights, "tiny", 1)
+        runner.allocate(8, 16)
+        results.append(runner.forward(tiny.step((TOKENS[:40], 0, [3, 1, 2]))).copy())
+    assert np.array_equal(*results)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert open_packed(path) is None, "a file that was cut off is not used"
+
+
+def test_what_cannot_be_run_is_told() -> None:
+    assert obstacle(tiny.stock_model("llama").config.to_dict()) is None
+    assert "gpt2" in str(obstacle({"model_type": "gpt2"}))
+    yarn = {"model_type": "llama", "head_dim": 64, "rope_parameters": {"rope_type": "yarn"}}
+    assert "yarn" in str(obstacle(yarn))
+
+
+def test_a_second_process_compiles_nothing(runner: CpuRunner) -> None:
+    runner.forward(tiny.step((TOKENS[:5], 0, BLOCKS)))
+    code = "from chatserve.models.cpu import step as s; print(s.run_step.stats, s.cut_work.stats)"
+    script = (
+        "from tests.cpu_runner import tiny_models as tiny;"
+        "tiny.cpu_runner(tiny.stock_model('llama'), 'int8').forward(tiny.step(([1, 2], 0, [0])));" + code
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, env=dict(os.environ), capture_output=True, text=True, check=True
+    )
+    assert "cache_misses=Counter()" in done.stdout.replace("cache_misses={}", "cache_misses=Counter()"), done.stdout
