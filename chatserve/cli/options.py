@@ -26,6 +26,8 @@ SERVER_SETTINGS = frozenset(
         "shutdown_grace",
     }
 )
+SINGULAR = {"cors_origins": "--cors-origin", "decoders": "--decoder", "prefixes": "--prefix"}
+"""Second spellings of repeatable flags: one of them names one thing."""
 SOURCES = (
     "Every setting above is also a variable (--kv-memory: CHATSERVE_KV_MEMORY) and a key of the TOML file (kv_memory). "
     "A flag wins over a variable, a variable over the file."
@@ -38,13 +40,14 @@ def engine_settings() -> tuple[str, ...]:
 
 
 def with_config(
-    names: Iterable[str], *, positional: str | None = None
+    names: Iterable[str], *, positional: str | None = None, with_singular: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a command so that it gets a `Config` as its keyword `config`.
 
     Args:
         names: the fields that this command offers as options; variables and the file may set the others too.
         positional: a field given as an argument instead, such as MODEL.
+        with_singular: offer the spellings in `SINGULAR` too; not where ``--decoder`` chooses a decoder.
     """
     offered = [setting for setting in settings().values() if setting.name in set(names) and setting.name != positional]
 
@@ -57,7 +60,7 @@ def with_config(
 
         wrapped: Callable[..., None] = _file_option(command)
         for setting in reversed(offered):
-            wrapped = _option(setting)(wrapped)
+            wrapped = _option(setting, SINGULAR.get(setting.name) if with_singular else None)(wrapped)
         return click.argument(positional, required=False)(wrapped) if positional else wrapped
 
     return decorate
@@ -72,12 +75,12 @@ _file_option = click.option(
 )
 
 
-def _option(setting: Setting) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _option(setting: Setting, second_flag: str | None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     if setting.is_switch:
         flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
         return click.option(flags, setting.name, default=None, help=_help(setting))
     return click.option(
-        setting.flag,
+        *filter(None, (setting.flag, second_flag)),
         setting.name,
         multiple=setting.is_list,
         metavar=_metavar(setting),

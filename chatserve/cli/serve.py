@@ -19,7 +19,7 @@ EXAMPLES = f"""\b
 Examples:
   chatserve serve
   chatserve serve model.gguf --kv-memory 2 --port 8080
-  chatserve serve --decoders my_decoder.py
+  chatserve serve --decoder my_decoder.py --prefix examples=few_shot.txt
   CHATSERVE_HOST=0.0.0.0 chatserve serve
 
 {SOURCES}
@@ -27,7 +27,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES, short_help="Serve a model over the OpenAI API.")
-@with_config(settings(), positional="model")
+@with_config(settings(), positional="model", with_singular=True)
 def serve(config: Config) -> None:
     """Serve MODEL over the OpenAI API: a hub id, a folder, a GGUF file, or nothing for the default model."""
     _set_up_logging(config.log_level)
