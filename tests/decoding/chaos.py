@@ -87,7 +87,7 @@ class Chaos:
 
     async def _child(self, ctx: Any, live: list[Any], i: int, j: int, k: int) -> None:
         if len(live) < 9:
-            live.append(ctx.sequence(_letters(j, 1 + k), parent=live[i % len(live)]))
+            live.append(ctx.sequence(_letters(j, k), parent=live[i % len(live)]))
 
     async def _fresh(self, ctx: Any, live: list[Any], i: int, j: int, k: int) -> None:
         if len(live) < 9:
@@ -131,7 +131,7 @@ class Chaos:
 
     async def _logits(self, ctx: Any, live: list[Any], i: int, j: int, k: int) -> None:
         some = _distinct(live, i, j, k)
-        last = min(1 + j, *(1 + seq.num_generated for seq in some), 99)
+        last = min(1 + 2 * j, *(len(seq) for seq in some), 99)  # rows of the prompt too
         with self._resident(some):
             self.log.append(await ctx.logits(some, last, ("raw", "processed", "warped")[k % 3]))
 

@@ -32,12 +32,14 @@ def model(**options: Any) -> RandomLogits:
     return RandomLogits(VOCAB_SIZE, **{"seed": 3, "end_token_ids": (END_TOKEN_ID,), "end_bias": 2.0, **options})
 
 
-def make_engine(*bodies: Body | Decoder, logits: LogitsFunction | None = None, **limits: Any) -> CheckedEngine:
+def make_engine(
+    *bodies: Body | Decoder, logits: LogitsFunction | None = None, max_model_len: int = 8192, **limits: Any
+) -> CheckedEngine:
     """An engine whose decoders are the built-in ones and these, by the name of their function."""
     registry = Registry()
     for body in (greedy, parallel, sampling, *bodies):
         registry.add(body if isinstance(body, Decoder) else decoder(body.__name__)(body))
-    runner = FakeRunner(logits or model())
+    runner = FakeRunner(logits or model(), max_model_len=max_model_len)
     return CheckedEngine(runner, VOCABULARY, registry, EngineLimits(**{"num_blocks": 256, "block_size": 4, **limits}))
 
 

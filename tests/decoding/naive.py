@@ -180,7 +180,13 @@ class NaiveContext:
         return self.model(np.array(tokens, np.int32))
 
     def row(self, tokens: list[int], prompt_len: int) -> NDArray[np.float64]:
-        return processed(self.raw(tokens), self.sampling, tokens, prompt_len)
+        return self.processed(self.raw(tokens), tokens, prompt_len)
+
+    def processed(self, logits: NDArray[Any], tokens: list[int], prompt_len: int) -> NDArray[np.float64]:
+        row = processed(logits, self.sampling, tokens, prompt_len)
+        if self.sampling.min_tokens > max(0, len(tokens) - prompt_len):
+            row[list(self.ends)] = -math.inf
+        return row
 
     def one(self, seq: NaiveSequence, row: NDArray[np.float64], draft: int = 0) -> Sample:
         ordinal, epoch = 0 if draft else seq.ordinal, seq.epoch
@@ -192,7 +198,7 @@ class NaiveContext:
         return Pause([self.one(seq, self.row(seq.tokens, seq.prompt_len)) for seq in seqs])
 
     def draw(self, seq: NaiveSequence, logits: NDArray[Any]) -> Sample:
-        return self.one(seq, processed(np.asarray(logits), self.sampling, seq.tokens, seq.prompt_len))
+        return self.one(seq, self.processed(np.asarray(logits), seq.tokens, seq.prompt_len))
 
     def verify(self, seqs: list[NaiveSequence], drafts: list[list[int]]) -> Pause:
         return Pause([self._verified(seq, draft) for seq, draft in zip(seqs, drafts, strict=True)])
@@ -245,7 +251,8 @@ class NaiveContext:
             warped[row.argmax()] = 0.0
         else:
             ids, weights = kept_weights(row, self.sampling)
-            warped[ids] = np.log(weights / weights.sum())
+            with np.errstate(divide="ignore"):
+                warped[ids] = np.log(weights / weights.sum())
         return warped
 
     async def gather(self, *coroutines: Coroutine[Any, Any, Any]) -> list[Any]:

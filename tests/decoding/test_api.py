@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chatserve.decoding import Context, Sample, Sampling, Sequence, common_length, complete, derive_seed
+from chatserve.errors import DecoderError, RequestError
 from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, RandomLogits, Script
 from tests.decoding.harness import PROMPT, answer, assert_empty, make_engine, model, request, run
 from tests.decoding.naive import log_softmax, processed
@@ -56,6 +59,29 @@ def test_forks_of_forks_that_were_never_computed_prefill_each_token_once(max_bat
     engine = make_engine(tree, max_batch_tokens=max_batch_tokens)
     run(engine, request("tree", range(30)))
     assert engine.runner.num_tokens == 30 + (3 + 2) + 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("end", ["free", "truncate", "both led"])
+def test_who_made_a_fork_point_may_end_without_making_others_forget_who_computed_it(end: str) -> None:
+    """The first fork computes the prompt, so it leads from then on; its parent, who led first, never had the KV."""
+
+    async def stale(ctx: Context, prompt: Sequence, params: Any) -> None:
+        prompt.append([7, 8])
+        first, second, third = prompt.fork(), prompt.fork(), prompt.fork()
+        await ctx.sample([first])
+        if end == "truncate":
+            prompt.truncate(40)
+        else:
+            prompt.free()
+        await ctx.sample([second])
+        if end == "both led":
+            first.free()
+        await ctx.sample([second, third])
+        ctx.publish(third)
+
+    engine = make_engine(stale, prefix_caching=False)
+    run(engine, request("stale", range(40), max_tokens=9))
+    assert engine.runner.num_tokens == 42 + 1 + 1  # type: ignore[attr-defined]
 
 
 def test_siblings_draw_differently_and_a_fork_draws_as_a_request_with_the_derived_seed() -> None:
@@ -264,6 +290,57 @@ def test_drawing_from_the_raw_row_is_sampling(sampling: dict[str, Any]) -> None:
     assert answer(by_hand, **fields) == answer(speak, **fields)
 
 
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0}, {"top_k": 2, "presence_penalty": 1.5}], ids=str)
+@pytest.mark.parametrize("num_top", [None, 0, 1, 4])
+def test_a_draw_by_hand_comes_with_the_alternatives_asked_for(num_top: int | None, sampling: dict[str, Any]) -> None:
+    async def by_hand(ctx: Context, seq: Sequence, params: Any) -> None:
+        while not seq.ended:
+            [plain] = await ctx.sample([seq.fork()])
+            [[row]] = await ctx.logits([seq], stage="raw")
+            sample = ctx.draw(seq, row)
+            expected = log_softmax(processed(row_of(seq.tokens), Sampling(**sampling), seq.tokens, len(PROMPT)))
+            best = np.argsort(-expected, kind="stable")[: num_top or 0]
+            assert [token for token, _ in sample.top] == best.tolist() == [token for token, _ in plain.top]
+            assert [logprob for _, logprob in sample.top] == pytest.approx(expected[best], abs=1e-4)
+            assert sample.logprob == pytest.approx(expected[sample.token], abs=1e-4)
+            seq.append(sample)
+            ctx.publish(seq)
+
+    [completion] = run(make_engine(by_hand), request("by_hand", max_tokens=6, top_logprobs=num_top, **sampling))
+    if num_top is not None:
+        assert {len(token.top) for token in completion.outputs[0].tokens} == {num_top}
+
+
+def test_alternatives_of_a_draw_with_ties_and_forbidden_tokens_come_by_lower_id() -> None:
+    async def tie(ctx: Context, seq: Sequence, params: Any) -> None:
+        row = np.full(VOCAB_SIZE, -np.inf)
+        row[[200, 50]] = 3.0
+        assert [token for token, _ in ctx.draw(seq, row).top] == [50, 200, 0, 1]
+        ctx.publish(seq)
+
+    answer(tie, top_logprobs=4)
+
+
+@pytest.mark.parametrize("asks_for_top", [None, 3])
+def test_a_row_of_which_processing_forbids_every_token_is_refused(asks_for_top: int | None) -> None:
+    """The row allows the end token alone, which is impossible before `min_tokens`; afterwards it is drawn."""
+
+    async def only_the_end(ctx: Context, seq: Sequence, params: Any) -> None:
+        row = np.full(VOCAB_SIZE, -np.inf, np.float32)
+        row[END_TOKEN_ID] = 2.0
+        for _ in range(2):
+            with pytest.raises(DecoderError, match="draw: every token is forbidden"):
+                ctx.draw(seq, row)
+            seq.append(65)
+        assert row[END_TOKEN_ID] == 2.0  # the decoder's own array is left alone
+        sample = ctx.draw(seq, row)
+        assert sample[:2] == (END_TOKEN_ID, 0.0)
+        assert seq.append(sample) == "stop"
+        ctx.publish(seq)
+
+    assert answer(only_the_end, min_tokens=2, max_tokens=5, top_logprobs=asks_for_top) == [65, 65, END_TOKEN_ID]
+
+
 def test_overrides_hold_for_one_await_only() -> None:
     async def cool(ctx: Context, seq: Sequence, params: Any) -> None:
         [cold] = await ctx.sample([seq], temperature=0)
@@ -306,6 +383,51 @@ def test_a_second_prompt_is_answered_for_itself() -> None:
         await complete(ctx, [prompt], publish=True)
 
     assert answer(other, temperature=0, max_tokens=7) == answer(alone, [1, 2, 3], temperature=0, max_tokens=7)
+
+
+def test_a_prefix_is_a_prompt_of_the_requests_own_that_shares_what_was_computed() -> None:
+    tokens = list(range(100, 122))
+
+    async def behind(ctx: Context, prompt: Sequence, params: Any) -> None:
+        with ctx.prefix("p") as first, ctx.prefix("p") as second:
+            for prefix in (first, second):
+                assert (prefix.tokens, prefix.prompt_len, prefix.generated) == (tokens, 22, [])
+            assert np.allclose((await ctx.logits([first]))[0, 0], log_softmax(row_of(tokens)), atol=1e-4)
+            samples = await ctx.sample([first, second])
+            assert samples[0] != samples[1]  # each has a random stream of its own
+            whole = ctx.sequence(prompt.tokens, parent=first)
+            assert first.append([1, 2]) is None
+        assert first.is_freed
+        assert (whole.tokens, whole.prompt_len) == ([*tokens, *prompt.tokens], 22 + len(prompt))
+        whole.append(await ctx.sample([whole], temperature=0))
+        ctx.publish(whole)
+
+    engine = make_engine(behind)
+    engine.register_prefix("p", tuple(tokens), lambda news: None)
+    while engine.step():
+        pass
+    heard: list[Any] = []
+    engine.submit(request("behind", max_tokens=4, seed=5), heard.append)
+    while engine.step():
+        pass
+    assert heard[-1] is None
+    assert engine.runner.num_tokens == 22 + (1 + 1) + len(PROMPT)  # type: ignore[attr-defined]
+    engine.prefixes.remove("p")
+    assert_empty(engine)
+
+
+def test_an_unknown_prefix_is_refused_with_the_names_there_are() -> None:
+    async def lost(ctx: Context, prompt: Sequence, params: Any) -> None:
+        ctx.prefix("manners")
+
+    engine = make_engine(lost)
+    engine.register_prefix("p", (1, 2, 3), lambda news: None)
+    while engine.step():
+        pass
+    with pytest.raises(RequestError, match="prefix 'manners' is not registered; registered are: p"):
+        engine.submit(request("lost"), lambda news: None)
+    engine.prefixes.remove("p")
+    assert_empty(engine)
 
 
 # records
@@ -383,6 +505,56 @@ def test_publishing_extends_streams_and_ends_a_choice_once() -> None:
     assert_empty(engine)
     assert heard.pop() is None
     assert [(delta.text, delta.finish_reason) for delta in heard] == [("a", None), ("bc", None), ("", "stop")]
+
+
+_LETTERS = st.lists(st.integers(97, 98), max_size=4)
+_WHICH = st.integers(0, 2)
+_PUBLISH = st.tuples(st.just("publish"), _WHICH, st.one_of(st.none(), st.integers(0, 4)))
+_ACTIONS = st.lists(
+    st.one_of(
+        _PUBLISH,
+        _PUBLISH,
+        _PUBLISH,
+        st.tuples(st.just("append"), _WHICH, _LETTERS),
+        st.tuples(st.just("truncate"), _WHICH, st.integers(0, 4)),
+    ),
+    max_size=16,
+)
+
+
+@given(contents=st.tuples(_LETTERS, _LETTERS, _LETTERS), actions=_ACTIONS)
+@settings(max_examples=200, deadline=None)
+def test_what_is_published_only_grows_whatever_it_is_published_from(
+    contents: tuple[list[int], ...], actions: list[tuple[str, int, Any]]
+) -> None:
+    """The oracle is one list: a publish is refused just when it contradicts that list."""
+    promised: list[int] = []
+
+    def publish(ctx: Context, seq: Sequence, length: int | None) -> None:
+        offered = seq.generated[:length]
+        common = min(len(offered), len(promised))
+        if offered[:common] == promised[:common]:
+            ctx.publish(seq, length=length)
+            promised.extend(offered[common:])
+        else:
+            with pytest.raises(DecoderError, match=r"has published token \d+ at position \d+; it cannot become"):
+                ctx.publish(seq, length=length)
+
+    async def act(ctx: Context, prompt: Sequence, params: Any) -> None:
+        live = [prompt.fork() for _ in contents]
+        for seq, content in zip(live, contents, strict=True):
+            seq.append(content)
+        for action, index, argument in actions:
+            seq = live[index]
+            if action == "append":
+                seq.append(argument)
+            elif action == "truncate":
+                seq.truncate(max(seq.prompt_len, len(seq) - argument))
+            else:
+                publish(ctx, seq, argument)
+        ctx.publish(prompt, length=0)
+
+    assert answer(act, max_tokens=500) == promised
 
 
 def test_a_decoder_may_end_a_choice_by_itself() -> None:

@@ -7,7 +7,7 @@ import functools
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,9 +21,9 @@ from tests.decoding.harness import Body, assert_empty, make_engine, request, run
 NEIGHBOURS = [request("sampling", max_tokens=9, seed=8), request("parallel", range(30), n=2, max_tokens=7, seed=9)]
 
 
-def fate(body: Body, **fields: Any) -> ChatserveError:
+def fate(body: Body, limits: dict[str, Any] | None = None, **fields: Any) -> ChatserveError:
     """Run the decoder among neighbours, who must finish as if they were alone; the error that it ended with."""
-    engine = make_engine(body)
+    engine = make_engine(body, **(limits or {}))
     neighbours: list[list[Any]] = [[] for _ in NEIGHBOURS]
     for neighbour, news in zip(NEIGHBOURS, neighbours, strict=True):
         engine.submit(neighbour, news.append)
@@ -81,7 +81,10 @@ IMMEDIATE: list[tuple[str, str, Misuse]] = [
     ("append behind the end", r"has ended \(stop\)", lambda ctx, seq: ended(ctx, seq).append(1)),
     ("append an unknown token", "token 260 is not in the vocabulary", lambda ctx, seq: seq.append(260)),
     ("append a negative token", "token -1 is not in", lambda ctx, seq: seq.append(Sample(-1, -0.5))),
-    ("append text", "raised TypeError", lambda ctx, seq: seq.append("text")),
+    ("append text", "'t' is not a token id", lambda ctx, seq: seq.append("text")),
+    ("append a fraction", "1.5 is not a token id", lambda ctx, seq: seq.append([1.5])),
+    ("append nothing", "None is not a token id", lambda ctx, seq: seq.append(None)),
+    ("append a sample of nothing", "None is not a token id", lambda ctx, seq: seq.append(Sample(None))),  # type: ignore[arg-type]
     ("truncate the prompt", "truncate to 2: allowed are 5 to", lambda ctx, seq: seq.truncate(2)),
     ("truncate beyond", "truncate to 99: allowed are 5 to", lambda ctx, seq: seq.truncate(99)),
     ("publish an unknown choice", "choice 1: the request has choices 0 to 0", lambda c, s: c.publish(s, 1)),
@@ -143,6 +146,48 @@ async def rewrite(ctx: Context, prompt: Sequence, params: Any) -> None:
     ctx.publish(second)
 
 
+async def rewrite_behind_a_shorter_prefix(ctx: Context, prompt: Sequence, params: Any) -> None:
+    first = ctx.sequence([1])
+    second = first.fork()
+    first.append([97, 98, 99])
+    second.append([97, 98, 120])
+    if not prompt.num_generated:
+        ctx.publish(first)
+    ctx.publish(second, length=min(2, prompt.num_generated or 2))
+    ctx.publish(second)
+
+
+async def leaves(ctx: Context, prompt: Sequence, params: Any) -> None:
+    raise SystemExit(3)
+
+
+async def is_cancelled(ctx: Context, prompt: Sequence, params: Any) -> None:
+    raise asyncio.CancelledError
+
+
+async def leaves_a_gather(ctx: Context, prompt: Sequence, params: Any) -> None:
+    await ctx.gather(ctx.sample([prompt]), leaves(ctx, prompt, params))
+
+
+async def closes_itself(ctx: Context, prompt: Sequence, params: Any) -> None:
+    raise GeneratorExit
+
+
+class Panic(BaseException):
+    """What no `except Exception` catches."""
+
+
+async def panics(ctx: Context, prompt: Sequence, params: Any) -> None:
+    try:
+        await ctx.sample([prompt])
+    finally:
+        raise Panic("everybody out")
+
+
+async def panics_in_company(ctx: Context, prompt: Sequence, params: Any) -> None:
+    raise BaseExceptionGroup("several", [SystemExit(1), Panic()])
+
+
 async def afterthought(ctx: Context, prompt: Sequence, params: Any) -> None:
     other = prompt.fork()
     ctx.publish(prompt)
@@ -156,6 +201,17 @@ BODIES: list[tuple[str, str, Body]] = [
     ("a foreign future", "awaited Future", future),
     ("a fork bomb", "more than max_sequences = 512 live sequences; free some", bomb),
     ("a rewrite", r"has published token \d+ at position 0; it cannot become", rewrite),
+    (
+        "a rewrite behind a shorter prefix",
+        r"published token \d+ at position \d; it cannot",
+        rewrite_behind_a_shorter_prefix,
+    ),
+    ("exit", "the decoder raised SystemExit: 3", leaves),
+    ("exit in a gather", "the decoder raised SystemExit: 3", leaves_a_gather),
+    ("cancelled", "the decoder raised CancelledError", is_cancelled),
+    ("closed", "the decoder raised GeneratorExit", closes_itself),
+    ("a base exception", "the decoder raised Panic: everybody out", panics),
+    ("a group of them", r"the decoder raised BaseExceptionGroup: several \(2", panics_in_company),
     ("more behind the end", "choice 0 has finished; nothing can be published behind its end", afterthought),
 ]
 
@@ -247,6 +303,227 @@ def test_a_forgotten_append_ends_at_the_row_budget() -> None:
     assert "rows without coming to an end" in str(fate(forgetful, max_tokens=1))
 
 
+ROWS: dict[str, Callable[[Context, list[Sequence]], Awaitable[Any]]] = {
+    "sample": lambda ctx, seqs: ctx.sample(seqs),
+    "verify": lambda ctx, seqs: ctx.verify(seqs, [[65]] * len(seqs)),
+    "topk": lambda ctx, seqs: ctx.topk(seqs, 2),
+    "logits": lambda ctx, seqs: ctx.logits(seqs, stage="warped"),
+    "score": lambda ctx, seqs: ctx.score(seqs, [[65, 66]] * len(seqs)),
+    "gather": lambda ctx, seqs: ctx.gather(ctx.sample(seqs), ctx.topk(seqs, 1)),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+def test_awaiting_nothing_for_ever_ends_at_the_row_budget(rows: Callable[[Context, list[Sequence]], Any]) -> None:
+    async def idle(ctx: Context, prompt: Sequence, params: Any) -> None:
+        while not prompt.ended:
+            await rows(ctx, [])
+
+    assert "rows without coming to an end" in str(fate(idle, max_tokens=1))
+
+
+# between naming sequences and awaiting their rows
+
+
+@pytest.mark.parametrize("num_awaits", [0, 2])
+@pytest.mark.parametrize("is_gathered", [False, True], ids=["alone", "gathered"])
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+def test_a_sequence_freed_before_its_rows_are_awaited(
+    rows: Callable[[Context, list[Sequence]], Any], is_gathered: bool, num_awaits: int
+) -> None:
+    async def name(ctx: Context, seqs: list[Sequence]) -> None:
+        await rows(ctx, seqs)
+
+    async def free(ctx: Context, prompt: Sequence, seq: Sequence) -> None:
+        seq.free()
+        await ctx.sample([prompt])
+
+    async def late(ctx: Context, prompt: Sequence, params: Any) -> None:
+        doomed = prompt.fork()
+        if is_gathered:
+            await ctx.gather(name(ctx, [prompt, doomed]), free(ctx, prompt, doomed))
+        else:
+            wanted = rows(ctx, [prompt, doomed])
+            doomed.free()
+            await wanted
+
+    assert "freed between naming it and awaiting its rows" in str(fate(after(num_awaits, late)))
+
+
+@pytest.mark.parametrize("is_gathered", [False, True], ids=["alone", "gathered"])
+@pytest.mark.parametrize("kept", range(3))
+def test_a_sequence_truncated_before_its_rows_are_awaited(kept: int, is_gathered: bool) -> None:
+    async def truncate(ctx: Context, prompt: Sequence, length: int) -> None:
+        prompt.truncate(length)
+        await ctx.topk([prompt], 1)
+
+    async def late(ctx: Context, prompt: Sequence, params: Any) -> None:
+        length = len(prompt) + kept
+        prompt.append([65, 66, 67])
+        wanted = ctx.logits([prompt.fork(), prompt], last=len(prompt))
+        if is_gathered:
+            await ctx.gather(wanted, truncate(ctx, prompt, length))
+        else:
+            prompt.truncate(length)
+            await wanted
+
+    assert "truncated between naming it and awaiting its rows" in str(fate(late))
+
+
+# lengths
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [lambda c, s, draft: c.score([s], [draft]), lambda c, s, draft: c.verify([s], [draft])],
+    ids=["score", "verify"],
+)
+@pytest.mark.parametrize("excess", [1, 2, 100])
+def test_nothing_runs_behind_the_context(rows: Callable[[Context, Sequence, list[int]], Any], excess: int) -> None:
+    async def far(ctx: Context, prompt: Sequence, params: Any) -> None:
+        room = 64 - len(prompt)
+        [answered] = await rows(ctx, prompt, [65] * room)
+        assert 1 <= len(answered) <= room + 1
+        await rows(ctx, prompt.fork(), [65] * (room + excess))
+
+    error = fate(far, {"max_model_len": 64})
+    assert re.search(rf"5 tokens and {59 + excess} behind them exceed the context of 64", str(error))
+
+
+@pytest.mark.xfail(reason="`Want.check` does not look at the context again")
+@pytest.mark.parametrize("rows", ["score", "verify"])
+def test_a_sequence_that_grows_before_its_rows_are_awaited_stays_in_the_context(rows: str) -> None:
+    async def late(ctx: Context, prompt: Sequence, params: Any) -> None:
+        wanted = getattr(ctx, rows)([prompt], [[65] * (64 - len(prompt))])
+        prompt.append([65, 65, 65])
+        await wanted
+        ctx.publish(prompt)
+
+    assert isinstance(fate(late, {"max_model_len": 64}), DecoderError)
+
+
+# numbers
+
+REFUSED: list[tuple[str, Misuse]] = [
+    *(
+        (f"{name} is {value!r}", lambda ctx, seq, name=name, value=value: ctx.sample([seq], **{name: value}))
+        for name, values in {
+            "temperature": ("hot", -1, -1e-9, float("nan"), float("inf"), True, 1j, [1.0]),
+            "top_k": (-5, 2.5, "3", float("nan")),
+            "top_p": (0, -3.0, 1.0001, float("nan"), float("inf"), "0.5"),
+            "min_p": (-0.1, 7, float("nan"), b"0"),
+        }.items()
+        for value in values
+    ),
+    *(
+        (f"k is {value!r}", lambda ctx, seq, value=value: ctx.topk([seq], value))
+        for value in (2.5, "2", None, -1, float("nan"))
+    ),
+    *(
+        (f"last is {value!r}", lambda ctx, seq, value=value: ctx.logits([seq], last=value))
+        for value in (1.5, "1", None, -1, float("inf"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), REFUSED, ids=[message for message, _ in REFUSED])
+def test_numbers_are_checked_at_the_call(message: str, call: Misuse) -> None:
+    async def asks(ctx: Context, prompt: Sequence, params: Any) -> None:
+        with pytest.raises(DecoderError, match=re.escape(message)):
+            call(ctx, prompt)
+        ctx.publish(prompt)
+
+    run(make_engine(asks), request("asks"))
+
+
+ACCEPTED: dict[str, tuple[Any, ...]] = {
+    "temperature": (0, 0.0, 3, np.float32(0.5), np.int64(1), 1e300),
+    "top_k": (0, 1, 10**6, np.int32(4)),
+    "top_p": (1, 1e-9, np.float64(0.5)),
+    "min_p": (0, 1, np.float32(0.25)),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in ACCEPTED for value in ACCEPTED[name]])
+def test_numbers_of_any_type_are_taken(name: str, value: Any) -> None:
+    async def asks(ctx: Context, prompt: Sequence, params: Any) -> None:
+        prompt.append(await ctx.sample([prompt], **{name: value}))
+        prompt.append(np.int64(7))  # type: ignore[arg-type]
+        assert {type(token) for token in prompt.tokens} == {int}
+        ctx.publish(prompt)
+
+    [completion] = run(make_engine(asks), request("asks"))
+    assert completion.outputs[0].token_ids[1:] == [7]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("top_k", 10**400, marks=pytest.mark.xfail(reason="it becomes a float in the sampler"), id="top_k"),
+        pytest.param("top_k", -(10**400), id="negative top_k"),
+        *(pytest.param(name, 10**400, id=name) for name in ("temperature", "top_p", "min_p")),
+    ],
+)
+def test_a_number_beyond_all_bounds_ends_its_own_request_only(name: str, value: int) -> None:
+    async def asks(ctx: Context, prompt: Sequence, params: Any) -> None:
+        await ctx.sample([prompt], **{name: value})
+        ctx.publish(prompt)
+
+    assert isinstance(fate(asks), DecoderError)
+
+
+TOKENS: dict[str, Misuse] = {
+    "verify": lambda ctx, tokens: ctx.verify([ctx.sequence([1])], [tokens]),
+    "score": lambda ctx, tokens: ctx.score([ctx.sequence([1])], [tokens]),
+    "sequence": lambda ctx, tokens: ctx.sequence(tokens),
+}
+
+
+_CUT = pytest.mark.xfail(reason="`Context._checked_tokens` makes integers of them by `int`")
+
+
+@pytest.mark.parametrize(
+    "token", [pytest.param(1.5, marks=_CUT), pytest.param("7", marks=_CUT), None, float("nan")], ids=repr
+)
+@pytest.mark.parametrize("use", TOKENS)
+def test_tokens_that_are_no_integers_are_refused_everywhere(use: str, token: Any) -> None:
+    async def asks(ctx: Context, prompt: Sequence, params: Any) -> None:
+        with pytest.raises((DecoderError, TypeError, ValueError)):
+            TOKENS[use](ctx, [65, token])
+        ctx.publish(prompt)
+
+    run(make_engine(asks), request("asks"))
+
+
+# at its end
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), asyncio.CancelledError(), Panic()], ids=repr)
+@pytest.mark.parametrize("is_aborted", [False, True], ids=["closed", "aborted"])
+def test_whatever_a_decoder_raises_while_it_is_closed_harms_nobody(error: BaseException, is_aborted: bool) -> None:
+    async def rude(ctx: Context, prompt: Sequence, params: Any) -> None:
+        try:
+            while True:
+                prompt.append(await ctx.sample([prompt]))
+                ctx.publish(prompt)
+        finally:
+            raise error
+
+    engine = make_engine(rude)
+    heard: list[Any] = []
+    neighbour: list[Any] = []
+    leaving = engine.submit(request("rude", max_tokens=3, ignore_eos=True), heard.append)
+    engine.submit(NEIGHBOURS[0], neighbour.append)
+    engine.step()
+    if is_aborted:
+        engine.abort(leaving)
+    while engine.step():
+        pass
+    assert_empty(engine)
+    assert neighbour == solo(0)
+    assert is_aborted or heard[-1] is None
+
+
 def test_rows_may_be_awaited_in_finally() -> None:
     async def tidy(ctx: Context, prompt: Sequence, params: Any) -> None:
         try:
@@ -328,11 +605,21 @@ async def _sleep(ctx: Context, prompt: Sequence, params: Any) -> None:
     await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("body", [_timeout, _future, _sleep], ids=lambda body: body.__name__)
+async def _leave(ctx: Context, prompt: Sequence, params: Any) -> None:
+    await ctx.sample([prompt])
+    raise SystemExit(3)
+
+
+async def _cancel(ctx: Context, prompt: Sequence, params: Any) -> None:
+    await ctx.sample([prompt])
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("body", [_timeout, _future, _sleep, _leave, _cancel], ids=lambda body: body.__name__)
 async def test_asyncio_inside_a_decoder_does_not_reach_the_engine(body: Body) -> None:
     engine = AsyncEngine(make_engine(body))
     neighbour = await engine.submit(NEIGHBOURS[0])
-    with pytest.raises(GenerationError, match="await|RuntimeError"):
+    with pytest.raises(GenerationError, match="await|raised"):
         async for _ in await engine.submit(request(body.__name__)):
             pass
     assert [*[delta async for delta in neighbour], None] == solo(0)
@@ -340,6 +627,65 @@ async def test_asyncio_inside_a_decoder_does_not_reach_the_engine(body: Body) ->
     assert engine.stats()["blocks_used"] == 0
     again = await engine.submit(NEIGHBOURS[0])
     assert [*[delta async for delta in again], None] == solo(0)
+    await engine.shutdown(1)
+
+
+@pytest.mark.parametrize("body", [leaves, is_cancelled, panics_in_company], ids=lambda body: body.__name__)
+async def test_a_base_exception_at_once_does_not_reach_the_engine(body: Body) -> None:
+    engine = AsyncEngine(make_engine(body))
+    with pytest.raises(DecoderError, match="the decoder raised"):
+        await engine.submit(request(body.__name__))
+    assert [*[delta async for delta in await engine.submit(NEIGHBOURS[0])], None] == solo(0)
+    await engine.shutdown(1)
+
+
+def _fails(error: BaseException) -> Callable[[Any, int], int]:
+    def sequences(params: Any, n: int) -> int:
+        raise error
+
+    return sequences
+
+
+COUNTS: dict[str, Callable[..., Any]] = {
+    "an error": _fails(KeyError("x")),
+    "nothing": lambda params, n: None,
+    "text": lambda params, n: "3",
+    "a fraction": lambda params, n: 2.5,
+    "no arguments": lambda: 1,
+}
+_EXITS = pytest.mark.xfail(reason="`_num_sequences` lets what is no Exception pass, and the engine dies")
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        *(pytest.param(count, id=name) for name, count in COUNTS.items()),
+        pytest.param(_fails(SystemExit(3)), marks=_EXITS, id="exit"),
+    ],
+)
+async def test_a_sequences_function_that_fails_ends_its_own_request_only(count: Callable[[Any, int], int]) -> None:
+    inner = make_engine(decoder("counted", sequences=count)(_sleep))
+    engine = AsyncEngine(inner)
+    neighbour = await engine.submit(NEIGHBOURS[0])
+    with pytest.raises(DecoderError, match="decoder 'counted': its `sequences` function failed"):
+        await engine.submit(request("counted"))
+    assert [*[delta async for delta in neighbour], None] == solo(0)
+    assert engine.status == "ready"
+    await engine.shutdown(1)
+    assert_empty(inner)
+
+
+class Picky(Params, frozen=True):
+    def __post_init__(self) -> None:
+        raise LookupError("not today")
+
+
+@pytest.mark.xfail(reason="`Decoder.make_params` expects ValidationError alone, and the engine dies")
+async def test_parameters_that_cannot_be_made_end_their_own_request_only() -> None:
+    engine = AsyncEngine(make_engine(decoder("picky", params=Picky)(_sleep)))
+    with pytest.raises(ChatserveError, match="not today"):
+        await engine.submit(request("picky"))
+    assert engine.status == "ready"
     await engine.shutdown(1)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -145,8 +147,8 @@ class Tables(RuleBasedStateMachine):
         if hasattr(self, "pool"):
             for table in self.tokens:
                 table.free()
-            self.pool.take_copies()
-            assert self.pool.num_free == self.pool.num_blocks
+            assert self.pool.num_free == self.pool.num_blocks  # no copy is left that a block would wait for
+            assert len(self.pool.take_copies()) == 0
 
 
 TestTables = Tables.TestCase
@@ -247,6 +249,45 @@ def test_a_copy_into_a_block_freed_in_the_same_step_is_forgotten() -> None:
     second.extend(4)  # the same block again, for something else
     assert len(pool.take_copies()) == 0
     check_integrity(pool, [first, second])
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+def test_a_copy_source_is_free_as_soon_as_no_copy_waits_for_it(order: tuple[int, ...]) -> None:
+    """One owner and three forks that each copied its last block; they are freed in any order, in the same step."""
+    pool = BlockPool(num_blocks=4, block_size=4)
+    tables = [BlockTable(pool)]
+    tables[0].extend(2)
+    tables += [tables[0].fork() for _ in range(3)]
+    for table in tables[1:]:
+        table.extend(1)
+    source = int(tables[0].blocks[0])
+    copied = {number: int(tables[number].blocks[0]) for number in (1, 2, 3)}
+    live = dict(enumerate(tables))
+    for number in order:
+        live.pop(number).free()
+        waiting = 0 not in live and bool(live)  # the source has no holder, but somebody's copy is not made yet
+        assert pool.num_free == 4 - len(live) - waiting
+        assert pool.num_deferred == waiting
+        check_integrity(pool, live.values())
+        if len(live) == 2:
+            expected = {(source, copied[left]) for left in live if left}
+            assert set(map(tuple, deepcopy(pool).take_copies().tolist())) == expected
+    assert len(pool.take_copies()) == 0
+    assert pool.num_free == 4
+
+
+def test_a_block_that_waits_for_its_copy_is_free_once_the_copies_are_taken() -> None:
+    pool = BlockPool(num_blocks=3, block_size=4)
+    first = BlockTable(pool)
+    first.extend(2)
+    second = first.fork()
+    second.extend(1)
+    first.free()
+    assert (pool.num_free, pool.num_deferred) == (1, 1)
+    pool.take_copies()
+    assert (pool.num_free, pool.num_deferred) == (2, 0)
+    second.free()  # its copy was made: nothing waits
+    assert (pool.num_free, pool.num_deferred) == (3, 0)
 
 
 @pytest.mark.parametrize(
