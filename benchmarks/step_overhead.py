@@ -15,6 +15,7 @@ import numpy as np
 
 from chatserve.decoding import Registry, Sampling
 from chatserve.engine import Engine, EngineLimits, GenerationRequest, sampler
+from chatserve.engine.garbage import relax_garbage_collection
 from chatserve.testing import VOCAB_SIZE, ConstantRunner, byte_vocabulary
 
 NUM_STEPS = 150
@@ -22,11 +23,21 @@ NUM_STEPS = 150
 
 def main() -> None:
     sampler.warm_up(VOCAB_SIZE)
+    relax_garbage_collection()  # as a server does
+    print(f"an iteration of a bare Python loop takes {loop_nanoseconds():.0f} ns now (about 40 on a quiet machine)")
     print(f"{'sequences':>9}  {'n':>2}  {'stop':>5}  {'median ms':>9}  {'begin':>6}  {'end':>6}")
     for num_sequences in (1, 64, 256):
         for n, stop in ((1, ()), (1, ("zzz",)), (4, ())):
             if n <= num_sequences:
                 measure(num_sequences, n, stop)
+
+
+def loop_nanoseconds() -> float:
+    """How slow this machine is at the moment: other processes on its cores slow Python down several times."""
+    started, total = time.thread_time(), 0
+    for number in range(1_000_000):
+        total += number
+    return (time.thread_time() - started) * 1e3
 
 
 def measure(num_sequences: int, n: int, stop: tuple[str, ...]) -> None:

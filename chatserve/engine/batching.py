@@ -63,5 +63,5 @@ def _stack_tables(chunks: list[Chunk], pool: BlockPool) -> np.ndarray[tuple[int,
     counts = [pool.blocks_for(chunk.stop) for chunk in chunks]
     tables = np.zeros((len(chunks), max(counts)), np.int32)
     for row, (chunk, count) in enumerate(zip(chunks, counts, strict=True)):
-        tables[row, :count] = chunk.task.leader._table.blocks[:count]
+        tables[row, :count] = chunk.task.leader._table._blocks[:count]
     return tables

@@ -28,7 +28,9 @@ class Request:
         tasks: row tasks of the current await that are not done.
         pending: wants of the current await.
         num_sequences: most sequences the decoder said it would hold at once.
-        num_rows: logits rows answered so far, bounded by `max_rows`.
+        num_rows: logits rows answered so far.
+        max_rows: more rows than any sensible search asks for; ends decoders that forgot to append or to check `ended`.
+        num_top: alternatives that the client wants with each token.
         is_finished: ended, for whatever reason; everything is released.
         listener: called with each Delta, then once with None or the error that ended the request.
     """
@@ -63,21 +65,14 @@ class Request:
         self.tasks: list[RowTask] = []
         self.num_awaits = 0
         self.num_rows = 0
+        self.max_rows = 1024 + 2 * len(tokens) + 16 * num_sequences * group.rules.max_tokens
+        self.num_top = given.sampling.top_logprobs or 0
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.is_running = False  # in the scheduler's running list
         self.is_finished = False
         self.submitted_at = time.monotonic()
-
-    @property
-    def num_top(self) -> int:
-        return self.given.sampling.top_logprobs or 0
-
-    @property
-    def max_rows(self) -> int:
-        """More rows than any sensible search asks for; it ends decoders that forgot to append or to look at `ended`."""
-        return 1024 + 2 * len(self.given.prompt_token_ids) + 16 * self.num_sequences * self.group.rules.max_tokens
 
     @property
     def usage(self) -> Usage:

@@ -102,7 +102,7 @@ class PendingWant:
     def __init__(self, want: Any, num_top: int) -> None:
         self.want = want
         self.num_top = num_top
-        self.values: list[list[Any]] = [[] for _ in want.sequences]
+        self.values: list[list[Any]] = [[]] if len(want.sequences) == 1 else [[] for _ in want.sequences]
         self.asked: list[tuple[int, int, int]] = []
 
     def ask(self, plan: SamplingPlan, row: int, index: int, offset: int) -> None:
@@ -254,16 +254,25 @@ def expand(wants: tuple[Want[Any], ...], num_top: int) -> tuple[list[PendingWant
     """
     for want in wants:
         want.check()
-    pending = [_PENDING[type(want)](want, num_top if want.num_top is None else want.num_top) for want in wants]
-    if len(pending) == 1 and len(wants[0].sequences) == 1:  # by far the most frequent
-        task = RowTask(wants[0].sequences[0], pending[0].drafts()[0], wants[0].last, wants[0].is_raw)
-        task.consumers.append((pending[0], 0))
-        return pending, [task]
+    if len(wants) == 1 and len(wants[0].sequences) == 1:  # by far the most frequent
+        return _expand_single(wants[0], num_top)
+    pending = [_pending(want, num_top) for want in wants]
     tasks: dict[Any, RowTask] = {}
     for item in pending:
         for index, (sequence, draft) in enumerate(zip(item.want.sequences, item.drafts(), strict=True)):
             _task_for(tasks, sequence, draft, item.want).consumers.append((item, index))
     return pending, list(tasks.values())
+
+
+def _pending(want: Want[Any], num_top: int) -> PendingWant:
+    return _PENDING[type(want)](want, num_top if want.num_top is None else want.num_top)
+
+
+def _expand_single(want: Want[Any], num_top: int) -> tuple[list[PendingWant], list[RowTask]]:
+    pending = _pending(want, num_top)
+    task = RowTask(want.sequences[0], want.drafts[0] if want.drafts else _NO_DRAFT, want.last, want.is_raw)
+    task.consumers.append((pending, 0))
+    return [pending], [task]
 
 
 def _task_for(tasks: dict[Any, RowTask], sequence: Sequence, draft: list[int], want: Want[Any]) -> RowTask:

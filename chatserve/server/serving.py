@@ -13,6 +13,7 @@ import uvicorn
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
+from chatserve.engine.garbage import relax_garbage_collection
 from chatserve.errors import ConfigError
 from chatserve.server.app import create_app
 
@@ -39,7 +40,9 @@ def serve(
         ConfigError: the address cannot be listened on.
     """
     with _bind(config) as listener:
-        server = DrainingServer(make_engine(), config, on_ready)
+        engine = make_engine()
+        relax_garbage_collection()
+        server = DrainingServer(engine, config, on_ready)
         with _quiet_signals(), asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(server.serve(sockets=[listener]))
 

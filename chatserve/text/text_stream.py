@@ -32,6 +32,7 @@ class TextStream:
         self._detokenizer = vocabulary.detokenizer()
         self._holder = StopHolder(stops)
         self._first_characters = {stop[0].encode("utf-8", "surrogatepass") for stop in stops if stop}
+        self._has_stops = any(stops)
         self._min_tokens = min_tokens
         self._num_tokens = 0
         self._released: list[str] = []
@@ -53,7 +54,8 @@ class TextStream:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Add tokens, get the text released by them."""
-        return self._release("".join([self._push_token(token_id) for token_id in token_ids]))
+        push_token = self._push_token if self._has_stops else self._push_plain_token
+        return self._release("".join([push_token(token_id) for token_id in token_ids]))
 
     def finish(self) -> str:
         """The rest of the text, at its end: call it once."""
@@ -69,6 +71,12 @@ class TextStream:
         """The bytes shown by each token that became certain since the last call, in the order of the tokens."""
         ready, self._ready = self._ready, []
         return ready
+
+    def _push_plain_token(self, token_id: int) -> str:
+        """Without stops nothing is ever held back or cut: by far the most frequent, so kept short."""
+        piece = self._detokenizer.next_piece(token_id)
+        self._ready.append(piece)
+        return self._detokenizer.feed(piece)
 
     def _push_token(self, token_id: int) -> str:
         self._num_tokens += 1
