@@ -24,6 +24,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Literal["auto", "float32", "bfloat16", "float16"],
         Meta(description="Type of weights and KV; auto is float32 on CPU."),
     ] = "auto"
+    weights: Annotated[
+        Literal["auto", "native", "int8", "fp32"],
+        Meta(
+            description="Weights of the fast CPU runner (Llama family): a GGUF file's own 4- and 8-bit blocks, 8 bits, "
+            "or exact; auto takes the file's own where they are, unless --dtype names a type for transformers."
+        ),
+    ] = "auto"
     block_size: Annotated[int, Meta(description="Tokens in a KV block: a power of two from 1 to 256.")] = 16
     num_blocks: Annotated[int, Meta(description="KV blocks in the pool; default: from --kv-memory.", ge=1)] | None = (
         None

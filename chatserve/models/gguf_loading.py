@@ -12,28 +12,15 @@ from transformers import PretrainedConfig, PreTrainedModel
 from chatserve.models.cache_folder import cache_folder
 from chatserve.models.converted import ConvertedModel, open_converted
 from chatserve.models.gguf_model import ROPE_FACTORS
-from chatserve.models.loading import LoadedModel
+from chatserve.models.loading import LoadedModel, with_text
 from chatserve.models.placement import Placement
 from chatserve.models.transformers_runner import TransformersRunner
-from chatserve.text import Vocabulary
-from chatserve.text.chat_template import ChatTemplate
 
 
 def load_gguf(path: Path, name: str, placement: Placement) -> LoadedModel:
     """Load the GGUF file at `path`. Raises ModelLoadError as `open_converted` and `TransformersRunner` do."""
     converted = open_converted(path, cache_folder())
-    runner = TransformersRunner(build_model(converted, placement), name)
-    vocabulary = Vocabulary(
-        converted.tokenizer,
-        size=runner.info.vocab_size,
-        end_token_ids=converted.end_token_ids,
-        bos_token_id=converted.bos_token_id,
-    )
-    template = converted.chat_template
-    if template is None:
-        return LoadedModel(runner, vocabulary, None)
-    bos_token, eos_token = converted.bos_token, converted.eos_token
-    return LoadedModel(runner, vocabulary, ChatTemplate(template, bos_token=bos_token, eos_token=eos_token))
+    return with_text(TransformersRunner(build_model(converted, placement), name), converted)
 
 
 def build_model(converted: ConvertedModel, placement: Placement) -> PreTrainedModel:

@@ -18,6 +18,7 @@ from chatserve.models.runner import ModelInfo, Runner
 from chatserve.models.threads import prepare_threads
 
 if TYPE_CHECKING:
+    from chatserve.models.converted import ConvertedModel
     from chatserve.text import Vocabulary
     from chatserve.text.chat_template import ChatTemplate
 
@@ -45,17 +46,40 @@ def load_model(config: Config) -> LoadedModel:
         kinds = f"a hub id (owner/name) nor the default model ({DEFAULT_MODEL})"
         raise ModelLoadError(f"{config.model}: no such file or folder, and neither {kinds}")
     prepare_threads()  # before the modules below import torch
+    name = config.served_model_name or _model_name(config.model)
+    if is_default or path.is_file():
+        from chatserve.models.cpu.loading import load_gguf_for_cpu
+
+        path = fetch_default_model(cache_folder()) if is_default else path
+        if loaded := load_gguf_for_cpu(path, name, config):
+            return loaded
     from chatserve.models.folder_model import download_hub_model, load_folder
     from chatserve.models.gguf_loading import load_gguf
     from chatserve.models.placement import choose_placement
 
     placement = choose_placement(config)
-    name = config.served_model_name or _model_name(config.model)
-    if is_default:
-        return load_gguf(fetch_default_model(cache_folder()), name, placement)
     if path.is_file():
         return load_gguf(path, name, placement)
-    return load_folder(path if path.is_dir() else download_hub_model(config.model), name, placement)
+    folder = path if path.is_dir() else download_hub_model(config.model)
+    return load_folder(folder, name, placement, config.weights)
+
+
+def with_text(runner: Runner, converted: ConvertedModel) -> LoadedModel:
+    """A runner for a GGUF file with the vocabulary and the chat template of its conversion."""
+    from chatserve.text import Vocabulary
+    from chatserve.text.chat_template import ChatTemplate
+
+    vocabulary = Vocabulary(
+        converted.tokenizer,
+        size=runner.info.vocab_size,
+        end_token_ids=converted.end_token_ids,
+        bos_token_id=converted.bos_token_id,
+    )
+    template = converted.chat_template
+    if template is None:
+        return LoadedModel(runner, vocabulary, None)
+    bos_token, eos_token = converted.bos_token, converted.eos_token
+    return LoadedModel(runner, vocabulary, ChatTemplate(template, bos_token=bos_token, eos_token=eos_token))
 
 
 def _model_name(model: str) -> str:

@@ -1,7 +1,8 @@
-"""The CPU runner against stock transformers models, and against itself: nothing else in a step may change a row's bits."""
+"""The CPU runner against stock transformers models and against itself: nothing else in a step may change a row."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cpu_runner import tiny_models as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +17,8 @@ from chatserve.models.cpu.architecture import obstacle
 from chatserve.models.cpu.cpu_runner import CpuRunner
 from chatserve.models.cpu.packed_file import open_packed
 from chatserve.models.cpu.packing import ArraySource, pack_model
+from chatserve.models.cpu.sources import KERNEL_MODULES
+from tests.cpu_runner import tiny_models as tiny
 
 pytestmark = pytest.mark.timeout(600)  # the first run ever compiles the step
 RANDOM = np.random.default_rng(0)
@@ -57,7 +59,7 @@ def test_chunks_and_company_change_no_bit(runner: CpuRunner, cuts: list[int], ot
     whole = runner.forward(tiny.step((TOKENS, 0, BLOCKS[:44]))).copy()
     bounds = sorted({0, *cuts, 700})
     spare = BLOCKS[44:]
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in itertools.pairwise(bounds):
         company = [(TOKENS[length:][:length], 0, [spare[i], *spare[10:13]]) for i, length in enumerate(others)]
         logits = runner.forward(tiny.step(*company, (TOKENS[first:end], first, BLOCKS[:44])))
         assert np.array_equal(logits[sum(others) :], whole[first:end])
@@ -113,7 +115,7 @@ def test_a_packed_model_can_be_saved_and_opened(tmp_path: Path) -> None:
         runner = CpuRunner(weights, "tiny", 1)
         runner.allocate(8, 16)
         results.append(runner.forward(tiny.step((TOKENS[:40], 0, [3, 1, 2]))).copy())
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
     path.write_bytes(path.read_bytes()[:-1])
     assert open_packed(path) is None, "a file that was cut off is not used"
 
@@ -137,3 +139,11 @@ def test_a_second_process_compiles_nothing(runner: CpuRunner) -> None:
         [sys.executable, "-c", script], cwd=root, env=dict(os.environ), capture_output=True, text=True, check=True
     )
     assert "cache_misses=Counter()" in done.stdout.replace("cache_misses={}", "cache_misses=Counter()"), done.stdout
+
+
+def test_all_that_a_step_is_compiled_from_is_watched() -> None:
+    code = "import sys, chatserve.models.cpu.step; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    package = "chatserve.models.cpu."
+    loaded = {name.removeprefix(package) for name in done.stdout.split() if name.startswith(package)}
+    assert loaded - {"sources"} == set(KERNEL_MODULES)

@@ -1,4 +1,4 @@
-"""Packed weights: exact where they must be, and products equal to the same arithmetic in numpy, on either kind of code."""
+"""Packed weights: exact where they must be; products equal the same arithmetic in numpy, on any processor."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_products_equal_numpy(kind: Kind, form: Form, num_rows: int, seed: int, 
     random, matrix = np.random.default_rng(seed), random_matrix(kind, seed)
     x = (random.normal(size=(num_rows, NUM_COLUMNS)) * scale).astype(np.float32)
     bias = random.normal(size=NUM_ROWS).astype(np.float32)
-    rounded = x.astype(np.float64)
+    rounded: NDArray[Any] = x.astype(np.float64)
     if form is not Form.FLOATS:
         quants, scales = quantise_rows(x, LIMITS[form])
         rounded = quants * np.repeat(scales.astype(np.float64), GROUP, axis=1)

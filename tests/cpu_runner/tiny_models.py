@@ -25,10 +25,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True, "rope_parameters": LLAMA3_ROPE,
     },
     "llama-with-biases": {
-        "model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "attention_bias": True,
+        "model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+        "attention_bias": True,
     },
     "mistral": {
-        "model_type": "mistral", "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 80, "sliding_window": 9,
+        "model_type": "mistral", "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 80,
+        "sliding_window": 9,
     },
     "qwen2": {"model_type": "qwen2", "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64},
     "qwen3": {"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128},
@@ -43,7 +45,8 @@ def stock_model(family: str) -> Any:
         "max_position_embeddings": 1024, "tie_word_embeddings": False, "rms_norm_eps": 1e-5, **FAMILIES[family],
     }  # fmt: skip
     config = AutoConfig.for_model(facts.pop("model_type"), **facts)
-    model: Any = AutoModelForCausalLM.from_config(config).float().eval()
+    from_config: Any = AutoModelForCausalLM.from_config
+    model = from_config(config).float().eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.normal_(1.0 if "norm" in name else 0.0, 0.3 if weight.ndim == 1 else 0.15)

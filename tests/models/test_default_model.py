@@ -31,7 +31,7 @@ CHAT_PROMPT = [
 
 @pytest.fixture(scope="module")
 def model(default_gguf: Path) -> LoadedModel:
-    loaded = load_model(Config(device="cpu"))
+    loaded = load_model(Config(device="cpu", dtype="float32"))
     loaded.runner.allocate(80, BLOCK_SIZE)
     return loaded
 

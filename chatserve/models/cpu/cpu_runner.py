@@ -67,6 +67,11 @@ class CpuRunner:
     def info(self) -> ModelInfo:
         return self._info
 
+    def warm_up(self) -> None:
+        """Compile the kernels, or load them from numba's cache, by a step without tokens."""
+        none = np.zeros(0, np.int32)
+        self._run(Batch(none, none, none, np.zeros(1, np.int32), none, np.zeros((0, 0), np.int32), none))
+
     def allocate(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
         shape, plan = self._shape, self._plan
         block_numbers = shape.num_kv_heads * shape.head_dim * block_size
@@ -78,9 +83,13 @@ class CpuRunner:
     def forward(self, batch: Batch) -> Float32Array:
         self._pages.move_blocks(batch)
         num_rows, num_wanted = batch.num_tokens, len(batch.wanted)
-        if not num_rows:
-            return np.empty((0, self._shape.vocab_size), np.float32)
+        if num_rows:
+            self._run(batch)
+        return self._buffers.logits[:num_wanted, : self._shape.vocab_size]
+
+    def _run(self, batch: Batch) -> None:
         buffers, plan = self._buffers, self._plan
+        num_rows, num_wanted = batch.num_tokens, len(batch.wanted)
         buffers.fit(num_rows, num_wanted)
         plan["num_rows"], plan["num_wanted"] = num_rows, num_wanted
         self._cut_work(batch)
@@ -90,7 +99,6 @@ class CpuRunner:
             _int32(batch.token_ids), _int32(batch.positions), _int32(batch.slots), _int32(batch.wanted),
             _int32(batch.block_tables), buffers.tiles, buffers.pieces, buffers.rotation,
         )  # fmt: skip
-        return buffers.logits[:num_wanted, : self._shape.vocab_size]
 
     def close(self) -> None:
         del self._pages, self._buffers, self._matrices, self._model
