@@ -15,7 +15,7 @@ from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.group import SequenceGroup
 from chatserve.decoding.samples import Sample, TopK
 from chatserve.decoding.sampling import Sampling
-from chatserve.decoding.sequence import Sequence
+from chatserve.decoding.sequence import Sequence, as_token
 from chatserve.decoding.wants import Gather, LogitsWant, SampleWant, ScoreWant, TopKWant, VerifyWant, Warp
 
 Stage: TypeAlias = Literal["raw", "processed", "warped"]
@@ -51,7 +51,8 @@ class Context:
         self._group = group
         self._host = host
         self._trace = trace
-        self._warp = Warp(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+        top_k = min(sampling.top_k, group.rules.vocab_size)
+        self._warp = Warp(sampling.temperature, top_k, sampling.top_p, sampling.min_p)
         self._choices = [Choice(index) for index in range(sampling.n)]
         self._dirty: dict[Choice, None] = {}
         self.sampling = sampling
@@ -201,7 +202,7 @@ class Context:
         return sequences
 
     def _checked_tokens(self, lists: Iterable[Iterable[int]], count: int) -> list[list[int]]:
-        checked = [[int(token) for token in tokens] for tokens in lists]
+        checked = [[as_token(token) for token in tokens] for tokens in lists]
         if len(checked) != count:
             raise DecoderError(f"{len(checked)} token lists for {count} sequences")
         size = self._group.rules.vocab_size
@@ -228,7 +229,7 @@ class Context:
         base = self._warp
         return Warp(
             base.temperature if temperature is None else _number("temperature", temperature, 0, math.inf),
-            base.top_k if top_k is None else _integer("sample: top_k", top_k, 0),
+            base.top_k if top_k is None else min(_integer("sample: top_k", top_k, 0), self._group.rules.vocab_size),
             base.top_p if top_p is None else _number("top_p", top_p, 0, 1, excluded=0),
             base.min_p if min_p is None else _number("min_p", min_p, 0, 1),
         )

@@ -65,6 +65,9 @@ class Decoder:
             raise RequestError(
                 f"{param}: {reason} (decoder {self.name!r})", param=param, code="invalid_value"
             ) from None
+        except Exception as error:  # from a `__post_init__` of the plugin's own
+            message = f"decoder_params: refused by decoder {self.name!r}: {error!r}"
+            raise RequestError(message, param="decoder_params", code="invalid_value") from error
 
 
 def decoder(

@@ -193,7 +193,7 @@ class Sequence:
         sample = item if isinstance(item, Sample) else Sample(item)
         token, rules = sample.token, self._group.rules
         if type(token) is not int:
-            sample = sample._replace(token=_as_token(token))
+            sample = sample._replace(token=as_token(token))
             token = sample.token
         if not 0 <= token < rules.vocab_size:
             raise DecoderError(f"token {token} is not in the vocabulary (0 to {rules.vocab_size - 1})")
@@ -310,8 +310,9 @@ class Sequence:
         self._group.check_open()
 
 
-def _as_token(value: object) -> int:
+def as_token(value: object) -> int:
+    """The value as a token id; raises DecoderError when it is no integer."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise DecoderError(f"append: {value!r} is not a token id") from None
+        raise DecoderError(f"{value!r} is not a token id") from None

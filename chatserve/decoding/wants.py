@@ -60,6 +60,9 @@ class Want(Generic[Answer]):
                 raise DecoderError("a sequence was freed between naming it and awaiting its rows")
             if len(sequence) < self.last:
                 raise DecoderError("a sequence was truncated between naming it and awaiting its rows")
+        for sequence, draft in zip(self.sequences, self.drafts or (), strict=False):
+            if len(sequence) + len(draft) > sequence._group.rules.max_len:
+                raise DecoderError("a sequence grew between naming it and awaiting its rows; the context is too short")
 
     def __iter__(self) -> Generator[Any, Any, Any]:
         raise DecoderError("forgot `await` before a call of the context")

@@ -157,7 +157,9 @@ class _Host:
 def _num_sequences(decoder: Decoder, params: object, n: int) -> int:
     try:
         return max(1, operator.index(decoder.num_sequences(params, n)))
-    except Exception as error:  # a plugin's own code
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin's own code may raise anything
         raise DecoderError(f"decoder {decoder.name!r}: its `sequences` function failed: {error!r}") from error
 
 

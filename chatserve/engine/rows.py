@@ -187,7 +187,7 @@ class _PendingTopK(PendingWant):
 
     def answer(self) -> TopK:
         width = max(self.want.k, self.num_top)
-        ids = np.array([value[0][0][:width] for value in self.values]).reshape(-1, width)
+        ids = np.array([value[0][0][:width] for value in self.values], np.int64).reshape(-1, width)
         logprobs = np.array([value[0][1][:width] for value in self.values], np.float32).reshape(-1, width)
         return TopK(
             ids[:, : self.want.k],

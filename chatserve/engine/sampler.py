@@ -165,7 +165,8 @@ def warp_row(logprobs: Row, warp: Warp) -> Row:
         warped = np.full_like(logprobs, -np.inf)
         warped[logprobs.argmax()] = 0.0
         return warped
-    scaled = (logprobs - logprobs.max()) / np.float32(warp.temperature)
+    scaled = np.maximum((logprobs - logprobs.max()).astype(np.float64) / max(warp.temperature, 1e-30), -1e30)
+    scaled[logprobs == -np.inf] = -np.inf
     order = np.argsort(-scaled, kind="stable")
     if 0 < warp.top_k < len(order):
         order = order[: warp.top_k]
@@ -174,7 +175,7 @@ def warp_row(logprobs: Row, warp: Warp) -> Row:
     keep = (before < warp.top_p * weights.sum()) & (weights >= warp.min_p)
     keep[0] = True
     warped = np.full_like(logprobs, -np.inf)
-    warped[order[keep]] = log_softmax(scaled[order[keep]])
+    warped[order[keep]] = log_softmax(scaled[order[keep]].astype(np.float32))
     return warped
 
 

@@ -67,7 +67,7 @@ def _in_range(
 ) -> None:
     """Raise unless low <= value <= high (low < value when `open_below`) and value is finite."""
     is_low = value <= low if open_below else value < low
-    if math.isfinite(value) and not is_low and value <= high:
+    if not is_low and value <= high and value < math.inf:
         return
     bounds = f"{'greater than' if open_below else 'at least'} {low}" + (
         f" and at most {high}" if high < math.inf else ""

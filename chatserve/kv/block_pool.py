@@ -76,10 +76,13 @@ class BlockPool:
         return block
 
     def share(self, blocks: BlockIds) -> None:
-        """Add one count to each of `blocks` (used or cached ones, none twice)."""
-        if self._cached:
+        """Add one count to each of `blocks` (used ones or indexed ones without a holder, none twice)."""
+        if self._cached or self._deferred:
             for block in blocks[self.ref_counts[blocks] == 0].tolist():
-                del self._cached[block]
+                if block in self._cached:
+                    del self._cached[block]
+                else:
+                    self._deferred.remove(block)
         self.ref_counts[blocks] += 1
 
     def release(self, blocks: BlockIds) -> None:

@@ -186,7 +186,6 @@ def test_blocks_that_wait_for_a_copy_exhaust_nobody(max_batch_tokens: int, is_id
     assert engine.num_exhausted == 0
 
 
-@pytest.mark.xfail(reason="`BlockPool.share` takes an indexed block that waits for its copy and leaves it in the queue")
 def test_a_block_that_waits_for_its_copy_is_not_handed_out_while_another_request_has_found_it() -> None:
     """In one step the first request copies a block that the prefix index knows, the second makes the idle holder of
     the original give it up, and the third finds it in the index."""
