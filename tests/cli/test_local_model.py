@@ -77,7 +77,10 @@ def test_raw_has_no_place_for_a_system_prompt() -> None:
     ("arguments", "complaint"),
     [
         (["Hi", "--decoder", "nope"], "Error: decoder 'nope' is not known; there are: "),
-        (["Hi", "--decoder", "greedy", "--param", "width=4"], "Error: decoder_params: Object contains unknown field `width`"),
+        (
+            ["Hi", "--decoder", "greedy", "--param", "width=4"],
+            "Error: decoder_params: Object contains unknown field `width`",
+        ),
     ],
 )
 def test_what_the_engine_refuses_is_one_line(arguments: list[str], complaint: str) -> None:
