@@ -142,7 +142,7 @@ def test_a_second_process_compiles_nothing(runner: CpuRunner) -> None:
 
 
 def test_all_that_a_step_is_compiled_from_is_watched() -> None:
-    code = "import sys, chatserve.models.cpu.step; print(*sys.modules)"
+    code = "import sys, chatserve.models.cpu.step, chatserve.models.cpu.entry_points; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     package = "chatserve.models.cpu."
     loaded = {name.removeprefix(package) for name in done.stdout.split() if name.startswith(package)}

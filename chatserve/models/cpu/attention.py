@@ -1,12 +1,12 @@
 """Attention of one tile of queries straight from the pages, in float32.
 
-Pages of one layer: keys [block, KV head, head_dim, slot] and values [block, KV head, slot, head_dim]. Keys lie slot-
-minor, so that the scores of 16 tokens come out of vector multiply-adds without sums across lanes.
+Pages of one layer: keys [block, KV head, head_dim, slot] and values [block, KV head, slot, head_dim]. Keys lie
+slot-minor, so that the scores of 16 tokens come out of vector multiply-adds without sums across lanes.
 
 A tile is a few consecutive queries of one sequence. The query heads that share a KV head are its rows (query by query),
 so every load of K and V serves all of them. The context is cut into splits of SPLIT tokens, at multiples of SPLIT in
 the sequence; a split is walked in panels of PANEL tokens, KEY_TILE at a time, with a running maximum and sum ("Online
-normalizer calculation for softmax", Milakov and Gimelshein, 2018), and the splits are merged in their order ("Flash-
+normalizer calculation for softmax", Milakov and Gimelshein, 2018), and the splits are merged in their order ("Flash
 Decoding", Dao et al., 2023). The cuts depend on positions alone, so a row's bits depend neither on what else is in the
 step, nor on the chunk, the tile, the block size, nor on which thread computes which split.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit, types
 
 from chatserve.models.cpu import vector_code as code
-from chatserve.models.cpu.memory import floats_at
+from chatserve.models.cpu.memory import floats_at, ints_at
 from chatserve.models.cpu.vector_code import FLOAT, LANES, VECTOR_BYTES, number
 
 PANEL = 16
@@ -204,13 +204,15 @@ def attend_split(  # type: ignore[no-untyped-def]
     """Attend to the tokens of one split.
 
     Args:
-        queries: address of float32[num_rows, head_dim], scaled; row r is of position ``first_position + r //
-        group_size``. keys, values: addresses of the KV head in block 0 of the layer; blocks lie `block_bytes` apart.
-        table: int32[W], physical block of each logical block. split: number of the split; it holds at least one token
-        that the last query sees. window: tokens a query sees, itself included; 0 means all. scratch: address of memory
-        for scores and collected panels. result: address of float32[num_rows, head_dim + 2]: the sums of values weighted
-        by exp(score - largest), then, of all rows, the largest scores, then the sums of weights. A row that sees
-        nothing has largest -inf.
+        queries: address of float32[num_rows, head_dim], scaled; row r has position
+            ``first_position + r // group_size``.
+        keys, values: addresses of the KV head in block 0 of the layer; blocks lie `block_bytes` apart.
+        table: address of int32[W], physical block of each logical block.
+        split: number of the split; it holds at least one token that the last query sees.
+        window: tokens a query sees, itself included; 0 means all.
+        scratch: address of memory for scores and collected panels.
+        result: address of float32[num_rows, head_dim + 2]: the sums of values weighted by exp(score - largest), then,
+            of all rows, the largest scores, then the sums of weights. A row that sees nothing has largest -inf.
     """
     row_bytes = 4 * head_dim
     scores, panel_keys = scratch, scratch + 4 * KEY_TILE * num_rows
@@ -225,6 +227,7 @@ def attend_split(  # type: ignore[no-untyped-def]
     first_token, end_token = split * SPLIT, min((split + 1) * SPLIT, first_position + (num_rows - 1) // group_size + 1)
     if window > 0:
         first_token = max(first_token, (first_position - window + 1) // KEY_TILE * KEY_TILE)
+    blocks = ints_at(table, (end_token + block_size - 1) // block_size)
     for start in range(first_token, end_token, KEY_TILE):
         num_tokens = min(KEY_TILE, end_token - start)
         num_panels = (num_tokens + PANEL - 1) // PANEL
@@ -233,9 +236,9 @@ def attend_split(  # type: ignore[no-untyped-def]
             if is_collected:
                 k, v = panel_keys + panel * PANEL * row_bytes, panel_values + panel * PANEL * row_bytes
                 count = min(PANEL, num_tokens - panel * PANEL)
-                _collect_panel(keys, values, block_bytes, block_size, head_dim, table, token, count, k, v)
+                _collect_panel(keys, values, block_bytes, block_size, head_dim, blocks, token, count, k, v)
             else:
-                k = keys + table[token // block_size] * block_bytes + 4 * (token % block_size)
+                k = keys + blocks[token // block_size] * block_bytes + 4 * (token % block_size)
             _score_panel(queries, row_bytes, k, key_bytes, scores + 4 * PANEL * panel, 4 * KEY_TILE, num_rows, head_dim)
         num_scores = num_panels * PANEL
         for row in range(num_rows):
@@ -259,7 +262,7 @@ def attend_split(  # type: ignore[no-untyped-def]
             if is_collected:
                 v = panel_values + panel * PANEL * row_bytes
             else:
-                v = values + table[token // block_size] * block_bytes + row_bytes * (token % block_size)
+                v = values + blocks[token // block_size] * block_bytes + row_bytes * (token % block_size)
             count = min(PANEL, num_tokens - panel * PANEL)
             _mix_panel(scores + 4 * PANEL * panel, 4 * KEY_TILE, v, row_bytes, result, num_rows, count)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from chatserve.models.cpu.attention import MAX_ROWS, SPLIT, attend_split, merge_split
+from chatserve.models.cpu.attention import MAX_ROWS, SPLIT, merge_split
+from chatserve.models.cpu.calls import call_attend
 from chatserve.models.cpu.memory import floats_at
 from chatserve.models.cpu.rows import normalise_row
 
@@ -105,15 +106,16 @@ def attend(plan, windows, layer, block_tables, tiles, pieces, item, thread):  # 
         for d in range(group_size * head_dim):
             scaled[d] = source[d] * plan.scaling
     keys = plan.pages + layer * plan.layer_bytes + 4 * head * head_dim * plan.block_size
+    table = block_tables.ctypes.data + tile[0] * block_tables.strides[0]
     first_split = pieces[piece, 1]
     if is_whole and windows[layer] > 0:
         first_split = max(0, tile[3] - windows[layer] + 1) // SPLIT
     for split in range(first_split, pieces[piece, 2]):
-        attend_split(
+        call_attend(plan.attend, (
             queries, num_rows, group_size, tile[3], head_dim, keys, keys + plan.values_offset,
-            plan.block_bytes, plan.block_size, block_tables[tile[0]], split, windows[layer], scratch,
+            plan.block_bytes, plan.block_size, table, split, windows[layer], scratch,
             result if split == first_split else other,
-        )  # fmt: skip
+        ))  # fmt: skip
         if split > first_split:
             merge_split(result, other, num_rows, head_dim)
     if is_whole:

@@ -20,7 +20,7 @@ def _make_pointer(kind: Any) -> Any:
     return pointer
 
 
-_float_pointer, _byte_pointer = _make_pointer(types.float32), _make_pointer(types.int8)
+_float_pointer, _byte_pointer, _int_pointer = (_make_pointer(kind) for kind in (types.float32, types.int8, types.int32))
 
 
 @njit(nogil=True, inline="always")
@@ -33,3 +33,9 @@ def floats_at(address, count):  # type: ignore[no-untyped-def]
 def bytes_at(address, count):  # type: ignore[no-untyped-def]
     """The int8[count] at `address`; valid while its memory is."""
     return carray(_byte_pointer(address), (count,))
+
+
+@njit(nogil=True, inline="always")
+def ints_at(address, count):  # type: ignore[no-untyped-def]
+    """The int32[count] at `address`; valid while its memory is."""
+    return carray(_int_pointer(address), (count,))

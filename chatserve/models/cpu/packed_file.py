@@ -31,9 +31,10 @@ class PackedModel:
 
     Attributes:
         matrices: by name: ``layers.<i>.qkv`` (rows of q, k, v), ``.out``, ``.gate_up`` (their tiles in turns),
-            ``.down``; ``head``; ``embedding`` unless it is the head. vectors: float32: ``norms`` [2 * layers + 1,
-            hidden_size], before attention and MLP of each layer and the last; ``frequencies`` [head_dim / 2]; where the
-            model has them ``head_norms`` [layers, q and k, head_dim] and biases under a matrix's name and ``.bias``.
+            ``.down``; ``head``; ``embedding`` unless it is the head.
+        vectors: float32: ``norms`` [2 * layers + 1, hidden_size], before attention and MLP of each layer and the last;
+            ``frequencies`` [head_dim / 2]; where the model has them ``head_norms`` [layers, q and k, head_dim] and
+            biases under a matrix's name and ``.bias``.
     """
 
     architecture: Architecture

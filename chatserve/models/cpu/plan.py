@@ -13,7 +13,7 @@ PLAN = np.dtype(
                 "hidden_size", "num_hidden_groups", "num_heads", "num_kv_heads", "head_dim", "block_size",
                 "hidden", "hidden_stride", "qkv", "qkv_stride", "mixed", "mixed_stride", "inner", "inner_stride",
                 "logits", "logits_stride", "prepared", "prepared_bytes", "scales", "scales_bytes",
-                "scratch", "scratch_bytes", "partials", "partial_bytes", "counters", "zeros",
+                "scratch", "scratch_bytes", "partials", "partial_bytes", "counters", "zeros", "multiply", "attend",
                 "pages", "layer_bytes", "values_offset", "block_bytes",
             )
         ],
@@ -32,7 +32,8 @@ PLAN = np.dtype(
 - scratch: a buffer a thread; partials: what attention found in each piece, by head.
 - pages: keys of block 0 of layer 0; the values of a layer lie `values_offset` behind its keys, the next layer
   `layer_bytes`.
-- counters: tickets and finished items of each stage; zeros: a few zero numbers.
+- counters: tickets and finished items of each stage; zeros: a few zero numbers;
+  multiply, attend: the functions of `entry_points`.
 """
 
 MATRIX = np.dtype(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from numba import njit
 
+from chatserve.models.cpu.calls import call_multiply
 from chatserve.models.cpu.memory import floats_at
-from chatserve.models.cpu.products import FORM_BYTES, SCALE_BYTES, Form, multiply_tile
+from chatserve.models.cpu.products import FORM_BYTES, SCALE_BYTES, Form
 from chatserve.models.cpu.rows import normalise_row, quantise_row, swiglu
 from chatserve.models.cpu.tiles import GROUP, GROUP_BYTES, TILE_ROWS, Kind
 
@@ -83,10 +84,10 @@ def multiply(plan, matrix, item, thread, num_rows, out, out_stride, adds):  # ty
             for row in range(count):
                 floats_at(target + row * out_stride, TILE_ROWS)[:] += floats_at(bias, TILE_ROWS)
         initial, initial_stride = target if adds else bias if matrix.bias else plan.zeros, out_stride if adds else 0
-        multiply_tile(
+        call_multiply(plan.multiply, (
             matrix.kind, matrix.form, weights, x, x_stride, scales, scale_stride,
             initial, initial_stride, target, out_stride, matrix.num_groups, count,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 @njit(nogil=True)
@@ -100,11 +101,11 @@ def multiply_gate_up(plan, matrix, item, thread):  # type: ignore[no-untyped-def
     results = plan.scratch + thread * plan.scratch_bytes
     for pair in range(first_pair, end_pair):
         for side in range(2):
-            multiply_tile(
+            call_multiply(plan.multiply, (
                 matrix.kind, matrix.form, matrix.weights + (2 * pair + side) * tile_bytes,
                 x, x_stride, scales, scale_stride, plan.zeros, 0,
                 results + side * ROW_BLOCK * _TILE_BYTES, _TILE_BYTES, matrix.num_groups, count,
-            )  # fmt: skip
+            ))  # fmt: skip
         for row in range(count):
             gates = results + row * _TILE_BYTES
             out = plan.inner + (first_row + row) * plan.inner_stride + _TILE_BYTES * pair

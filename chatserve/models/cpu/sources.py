@@ -8,7 +8,9 @@ from pathlib import Path
 KERNEL_MODULES = (
     "attention",
     "attention_stages",
+    "calls",
     "embedding",
+    "entry_points",
     "memory",
     "plan",
     "product_stages",

@@ -163,12 +163,7 @@ def _work(  # type: ignore[no-untyped-def]
 
 
 def _make_kernels(sources: int) -> tuple[Any, Any]:
-    """The two functions called from Python.
-
-    numba's cache on disk looks at the changes of one file and at the variables that a function closes over. So these
-    close over a number made of all kernel sources, and a change of any of them compiles the step anew; what they call
-    is not cached on its own.
-    """
+    """The two functions called from Python; see `entry_points` for `sources`."""
 
     @njit(cache=True, nogil=True)
     def cut_work(  # type: ignore[no-untyped-def]

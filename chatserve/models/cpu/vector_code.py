@@ -97,6 +97,12 @@ def call(builder: Any, name: str, result: Any, *operands: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
 
 
+def call_address(builder: Any, address: Any, operands: list[Any]) -> None:
+    """Call the C function without a result at `address`."""
+    kind = ir.FunctionType(VOID, [operand.type for operand in operands])
+    builder.call(builder.inttoptr(address, kind.as_pointer()), operands)
+
+
 def multiply_add(builder: Any, x: Any, y: Any, z: Any) -> Any:
     return call(builder, "llvm.fma.v8f32" if HAS_AVX2 else "llvm.fmuladd.v8f32", FLOATS, x, y, z)
 
