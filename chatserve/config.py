@@ -55,7 +55,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     decoder_timeout: Annotated[float, Meta(description="Seconds a decoder may run without yielding.", gt=0)] = 1.0
     prefixes: Annotated[tuple[str, ...], Meta(description="Prefixes to register: NAME=FILE (repeatable).")] = ()
     strict_plugins: Annotated[bool, Meta(description="A decoder that fails to import stops the start.")] = False
-    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(description="Port to listen on; 0 takes a free one.", ge=0, le=65535)] = 8000
     keepalive: Annotated[
         Literal["comment", "chunk", "off"],

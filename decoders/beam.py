@@ -17,7 +17,7 @@ class BeamParams(Params, frozen=True):
 
     width: Annotated[int, Meta(ge=1, le=64, description="Hypotheses kept at each step.")] = 4
     length_penalty: Annotated[
-        float, Meta(description="Scores are divided by length ** this; above 0 favours long answers.")
+        float, Meta(ge=-10, le=10, description="Scores are divided by length ** this; above 0 favours long answers.")
     ] = 1.0
     early_stopping: Annotated[
         bool | Literal["never"],

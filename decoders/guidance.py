@@ -13,7 +13,9 @@ IMPOSSIBLE = -1e4  # in place of -inf: the difference of two infinities is no nu
 class GuidanceParams(Params, frozen=True):
     """Parameters of guidance."""
 
-    negative: Annotated[str, Meta(min_length=1, description="The prompt to move away from, as plain text.")] = "\n"
+    negative: Annotated[
+        str, Meta(min_length=1, max_length=20_000, description="The prompt to move away from, as plain text.")
+    ] = "\n"
     scale: Annotated[float, Meta(ge=0, le=20, description="1 is plain sampling; above 1 follows the prompt more.")] = (
         1.5
     )

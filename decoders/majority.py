@@ -31,7 +31,7 @@ async def majority(ctx: Context, prompt: Sequence, params: MajorityParams) -> No
         raise Rejected("n", f"is {ctx.n}, but a vote gives one answer")
     try:
         pattern = re.compile(params.pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise Rejected("decoder_params.pattern", f"is not a regular expression: {error}") from None
     answers = [prompt] + [prompt.fork() for _ in range(params.votes - 1)]
     await complete(ctx, answers)

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Awaitable, Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +18,7 @@ from chatserve.decoding.samples import Sample, TopK
 from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.sequence import Sequence, as_token
 from chatserve.decoding.wants import Gather, LogitsWant, SampleWant, ScoreWant, TopKWant, VerifyWant, Warp
+from chatserve.errors import ContextLengthError
 
 Stage: TypeAlias = Literal["raw", "processed", "warped"]
 _STAGES = ("raw", "processed", "warped")
@@ -145,7 +147,9 @@ class Context:
             raise DecoderError("sequence: a prompt needs at least one token")
         length = len(checked) + (len(parent) if parent is not None else 0)
         if length >= self._group.rules.max_len:
-            raise DecoderError(f"sequence: {length} tokens leave no room in the context of {self._group.rules.max_len}")
+            raise ContextLengthError(
+                f"sequence: {length} tokens leave no room in the context of {self._group.rules.max_len}", param="prompt"
+            )
         return self._host.new_sequence(checked, parent)
 
     def prefix(self, name: str) -> Sequence:
@@ -177,9 +181,14 @@ class Context:
         self._dirty[published] = None
 
     def trace(self, **data: Any) -> None:
-        """Record a step of the search; kept when the request asked for it with `return_trace`."""
-        if self._trace is not None:
-            self._trace.append(data)
+        """Record a step of the search, of values that JSON knows; kept when the request asked for it."""
+        if self._trace is None:
+            return
+        try:
+            msgspec.json.encode(data)
+        except Exception as error:  # whatever strange values raise
+            raise DecoderError(f"trace: {error}; give numbers, texts, lists and dictionaries") from None
+        self._trace.append(data)
 
     # checks
 

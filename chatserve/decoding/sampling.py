@@ -15,7 +15,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
         min_p: in [0, 1]; drop tokens less likely than min_p times the likeliest.
         presence_penalty: in [-2, 2]; subtracted from the logit of each token already generated.
         frequency_penalty: in [-2, 2]; subtracted once for each time the token was generated.
-        repetition_penalty: > 0; divides positive and multiplies negative logits of tokens seen (CTRL, section 4.1).
+        repetition_penalty: in [0.01, 100]; divides positive, multiplies negative logits of seen tokens (CTRL, 4.1).
         logit_bias: token id -> added to its logit, in [-100, 100].
         seed: any integer; None draws one.
         n: number of choices.

@@ -27,6 +27,7 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
     registry = Registry.load(config.decoders, strict=config.strict_plugins)
     loaded = load_model(config)
     runner = _limited(loaded.runner, config.max_model_len)
+    _check_pool_memory(runner.info, config)
     limits = EngineLimits(
         num_blocks=config.num_blocks or num_blocks_for(runner.info, config),
         block_size=config.block_size,
@@ -46,6 +47,8 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
 def _register_prefix(engine: Engine, loaded: LoadedModel, given: str) -> None:
     """Compute a prefix given as NAME=FILE: a text, or messages in a file that ends in ``.json``."""
     name, _, file = given.partition("=")
+    if not name or not file:
+        raise ConfigError(f"prefixes: {given!r} is not of the form NAME=FILE")
     try:
         content = Path(file).read_text(encoding="utf-8")
         messages = json.loads(content) if file.endswith(".json") else None
@@ -73,6 +76,16 @@ def num_blocks_for(info: ModelInfo, config: Config) -> int:
     budget = min(_DEFAULT_KV_BYTES, int(free * _FREE_MEMORY_SHARE))
     useful = -(-info.max_model_len // config.block_size) * config.max_running_sequences
     return max(1, min(budget // block_bytes, useful))
+
+
+def _check_pool_memory(info: ModelInfo, config: Config) -> None:
+    """Refuse a pool that is larger than the machine's memory before anything is allocated."""
+    size = (config.num_blocks or 0) * config.block_size * info.kv_bytes_per_token
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if config.device != "cuda" and size > memory:
+        raise ConfigError(
+            f"num_blocks: {config.num_blocks} blocks take {size / _GIB:.0f} GiB, there are {memory / _GIB:.0f}"
+        )
 
 
 def _check_block_size(block_size: int) -> None:

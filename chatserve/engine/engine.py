@@ -20,7 +20,7 @@ from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import checked_wants
 from chatserve.engine import sampler
 from chatserve.engine.batching import build_batch, num_rows, row_owners
-from chatserve.engine.generation import GenerationRequest
+from chatserve.engine.generation import Delta, GenerationRequest
 from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Listener, Request
@@ -36,6 +36,7 @@ from chatserve.models.runner import Runner
 from chatserve.text import Vocabulary
 
 _log = logging.getLogger("chatserve.engine")
+_LONGEST_MESSAGE = 1000  # characters of a plugin's exception that a client is shown
 
 
 @dataclass(slots=True)
@@ -111,14 +112,15 @@ class Engine:
 
         Raises RequestError, as `submit` does; pinned prefixes may take at most half of the pool.
         """
-        pinned = self.prefixes.num_blocks + self.pool.blocks_for(len(token_ids))
-        if pinned > self.pool.num_blocks // 2:
-            raise RequestError(
-                f"prefix {name!r} would bring pinned blocks to {pinned}; allowed are {self.pool.num_blocks // 2}",
-                code="prefix_too_long",
-            )
+        self.prefixes.check_room(name, len(token_ids))
+
+        def listen(news: Delta | ChatserveError | None) -> None:
+            if news is None and not self.prefixes.holds(name, token_ids):
+                news = GenerationError(f"prefix {name!r} did not fit into the pool beside other requests")
+            listener(news)
+
         given = GenerationRequest(prompt_token_ids=token_ids, sampling=Sampling(max_tokens=1), request_id=name)
-        return self._open(self._factory.make(given, listener, self.prefixes.computing(name, messages)))
+        return self._open(self._factory.make(given, listen, self.prefixes.computing(name, messages)))
 
     @property
     def prefixes(self) -> NamedPrefixes:
@@ -359,7 +361,11 @@ def _as_generation_error(error: BaseException, request: Request) -> GenerationEr
     if isinstance(error, GenerationError):
         return error
     _log.error("request %s: its decoder raised", request.given.request_id, exc_info=error)
-    return DecoderError(f"the decoder raised {type(error).__name__}: {error}")
+    try:
+        text = str(error)[:_LONGEST_MESSAGE]
+    except BaseException:  # a plugin's own exception class may raise even here
+        text = "(its text cannot be shown)"
+    return DecoderError(f"the decoder raised {type(error).__name__}: {text}")
 
 
 def _continues(source: Sequence, samples: list[Sample]) -> bool:

@@ -32,6 +32,21 @@ class NamedPrefixes:
         """Blocks that are pinned; prefixes may share some of them."""
         return len({int(block) for table in self.tables() for block in table.blocks})
 
+    def check_room(self, name: str, num_tokens: int) -> None:
+        """Raise RequestError unless a prefix may be pinned under `name`: all of them may take half of the pool."""
+        pool = self._group.pool
+        beside = [sequence._table for other, sequence in self._by_name.items() if other != name]
+        pinned = len({int(block) for table in beside for block in table.blocks}) + pool.blocks_for(num_tokens)
+        if pinned > pool.num_blocks // 2:
+            raise RequestError(
+                f"prefix {name!r} would bring pinned blocks to {pinned}; allowed are {pool.num_blocks // 2}",
+                code="prefix_too_long",
+            )
+
+    def holds(self, name: str, token_ids: tuple[int, ...]) -> bool:
+        """Whether these tokens are registered under this name."""
+        return name in self._by_name and self._by_name[name].tokens == list(token_ids)
+
     def tables(self) -> list[BlockTable]:
         return [sequence._table for sequence in self._group.live]
 
@@ -71,6 +86,7 @@ class NamedPrefixes:
         return Decoder(f"prefix {name}", compute, Params, api=1, num_sequences=lambda params, n: 1)
 
     def _pin(self, name: str, computed: Sequence) -> None:
+        self.check_room(name, len(computed))  # others may have been registered meanwhile
         pinned = Sequence(self._group, computed.tokens, len(computed), key=0)
         pinned._adopt(computed, len(computed))
         if name in self._by_name:

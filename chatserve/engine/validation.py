@@ -11,6 +11,7 @@ from chatserve.models.runner import ModelInfo
 
 MAX_CHOICES = 128
 MAX_STOPS = 64
+MAX_STOP_LENGTH = 2048
 MAX_TOP_LOGPROBS = 100
 
 
@@ -44,7 +45,7 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
     _in_range("min_p", s.min_p, 0, 1)
     _in_range("presence_penalty", s.presence_penalty, -2, 2)
     _in_range("frequency_penalty", s.frequency_penalty, -2, 2)
-    _in_range("repetition_penalty", s.repetition_penalty, 0, math.inf, open_below=True)
+    _in_range("repetition_penalty", s.repetition_penalty, 0.01, 100)
     _in_range("n", s.n, 1, MAX_CHOICES)
     _in_range("min_tokens", s.min_tokens, 0, math.inf)
     if s.max_tokens is not None:
@@ -53,6 +54,8 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
     if s.top_logprobs is not None:
         _in_range("top_logprobs", s.top_logprobs, 0, min(MAX_TOP_LOGPROBS, vocab_size))
     _in_range("number of stop strings", len(s.stop), 0, MAX_STOPS, param="stop")
+    for stop in s.stop:
+        _in_range("length of a stop string", len(stop), 0, MAX_STOP_LENGTH, param="stop")
     if not all(s.stop):
         raise RequestError("stop: holds an empty string", param="stop", code="invalid_value")
     for token in s.stop_token_ids:

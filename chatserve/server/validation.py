@@ -51,7 +51,7 @@ LIMITS: dict[str, Limit] = {
     "min_p": Limit(0, 1),
     "presence_penalty": Limit(-2, 2),
     "frequency_penalty": Limit(-2, 2),
-    "repetition_penalty": Limit(0, 100, is_open=True),
+    "repetition_penalty": Limit(0.01, 100),
     "seed": Limit(-(2**63), 2**64 - 1),
     "n": Limit(1, 128),
     "max_tokens": Limit(1, _BIG),
@@ -150,7 +150,8 @@ def _check_tables(body: msgspec.Struct) -> None:
             raise RequestError(
                 f"{field} is {_shown(value)}; it must be {LIMITS[field]}.", param=field, code="invalid_value"
             )
-        if field in LENGTH_LIMITS and not LENGTH_LIMITS[field].allows(len(value)):
+        is_one_stop = field == "stop" and isinstance(value, str)
+        if field in LENGTH_LIMITS and not is_one_stop and not LENGTH_LIMITS[field].allows(len(value)):
             allowed = LENGTH_LIMITS[field]
             raise RequestError(
                 f"{field} has length {len(value)}; it must be {allowed}.", param=field, code="invalid_value"

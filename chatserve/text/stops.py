@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from codecs import utf_8_decode
 from collections.abc import Sequence
+from functools import lru_cache
 
 from chatserve.text.vocabulary import Vocabulary
 
@@ -89,7 +90,8 @@ class _Beginning:
         return num_matched
 
 
-def _fallbacks(stop: str) -> list[int]:
+@lru_cache(maxsize=1024)  # all choices of a request have the same stops
+def _fallbacks(stop: str) -> tuple[int, ...]:
     """For each beginning of `stop`, the length of its longest shorter end that begins `stop` too."""
     fallbacks = [0]
     for character in stop[1:]:
@@ -97,7 +99,7 @@ def _fallbacks(stop: str) -> list[int]:
         while length and stop[length] != character:
             length = fallbacks[length - 1]
         fallbacks.append(length + (stop[length] == character))
-    return fallbacks
+    return tuple(fallbacks)
 
 
 class StopMatcher:

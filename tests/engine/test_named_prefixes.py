@@ -8,7 +8,7 @@ import pytest
 
 from chatserve.decoding import Sampling
 from chatserve.engine import Engine, GenerationRequest
-from chatserve.errors import RequestError
+from chatserve.errors import ContextLengthError, GenerationError, RequestError
 from chatserve.testing import VOCAB_SIZE, FakeRunner, RandomLogits
 from tests.engine.engines import MakeEngine, answers, request
 
@@ -100,3 +100,33 @@ def test_prefixes_may_pin_at_most_half_of_the_pool(make_engine: MakeEngine) -> N
         engine.register_prefix("b", tuple(range(100, 112)), lambda news: None)
     with pytest.raises(RequestError, match="the pool has 12"):
         engine.submit(request(range(60)), lambda news: None)
+
+
+def test_prefixes_registered_at_once_do_not_pin_more_than_half_of_the_pool(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=64)
+    heard: list[list[object]] = [[] for _ in range(4)]
+    for number, news in enumerate(heard):
+        engine.register_prefix(f"p{number}", tuple((7 * number + i) % 250 for i in range(100)), news.append)
+    while engine.step():
+        pass
+    registered = engine.prefixes.lengths()
+    assert len(registered) == 1
+    for number, news in enumerate(heard):
+        assert (news[-1] is None) == (f"p{number}" in registered)
+        assert news[-1] is None or isinstance(news[-1], GenerationError)
+    assert engine.stats()["blocks_pinned"] <= 32
+
+
+def test_a_prefix_of_more_than_a_quarter_of_the_pool_can_be_replaced(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=64)
+    for _ in range(2):
+        register(engine, "p", [i % 250 for i in range(80)])
+    assert engine.stats()["blocks_used"] == engine.stats()["blocks_pinned"] == 20
+
+
+def test_a_prefix_and_a_prompt_beyond_the_context_are_refused(make_engine: MakeEngine) -> None:
+    engine = make_engine(FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), max_model_len=40))
+    register(engine, "p", PREFIX)
+    with pytest.raises(ContextLengthError, match="no room in the context of 40"):
+        engine.submit(behind(range(18)), lambda news: None)
+    assert engine.stats()["sequences"] == 0

@@ -164,3 +164,17 @@ def test_long_stops_cost_no_more_than_their_length() -> None:
     shown = "".join(holder.push("aaaa") for _ in range(10_000))
     assert time.perf_counter() - begin < 5  # quadratic searching takes minutes
     assert shown + holder.flush() == "a" * 40_000
+
+
+def test_long_stops_are_prepared_once_for_all_choices() -> None:
+    """Each choice of a request has a holder of its own; a hundred of them must not cost a hundred times one."""
+    stops = [chr(ord("a") + number % 26) * 2000 + str(number) for number in range(64)]
+
+    def seconds(num_holders: int) -> float:
+        started = time.process_time()
+        for _ in range(num_holders):
+            StopHolder(stops)
+        return time.process_time() - started
+
+    first = seconds(1)
+    assert seconds(100) < 30 * first
