@@ -1,9 +1,10 @@
 """Sixteen concurrent HTTP streams of 128 + 64 tokens against one static transformers batch of sixteen.
 
-    python benchmarks/http_throughput.py [rounds]
+    python benchmarks/http_throughput.py [rounds [flags of chatserve serve]]
 
-Both sides run in turn in the same process tree on the same weights (the default model in float32); the medians and
-their ratio are printed. The goal is a ratio of at least 1.
+Both sides run in turn in the same process tree on the default model: chatserve as it serves it (``--dtype float32`` for
+the very weights and matrix products that transformers uses), transformers in float32. The medians and their ratio are
+printed. The goal is a ratio of at least 1.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def prompts() -> list[list[int]]:
 @contextmanager
 def serving() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A server of the default model in a process of its own; its base URL."""
-    command = [sys.executable, "-m", "chatserve", "serve", "--port", "0", "--dtype", "float32"]
+    command = [sys.executable, "-m", "chatserve", "serve", "--port", "0", *sys.argv[2:]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         assert server.stdout is not None
         for line in server.stdout:
@@ -69,7 +70,7 @@ def serving() -> Iterator[tuple[str, subprocess.Popen[str]]]:
 async def stream_all(url: str) -> None:
     """Stream all answers at once and check that each has its tokens."""
     limits = httpx.Limits(max_connections=NUM_STREAMS)
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits, trust_env=False) as client:
         counts = await asyncio.gather(*(stream(client, prompt) for prompt in prompts()))
     assert counts == [ANSWER_LEN] * NUM_STREAMS, counts
 
