@@ -149,7 +149,7 @@ class _PendingSample(PendingWant):
 
     def ask(self, plan: SamplingPlan, row: int, index: int, offset: int) -> None:
         place = plan.add_draw(row, self.want.warp, self._counter(index, offset))
-        self.asked.append((index, place, plan.add_top(row, self.num_top) if self.num_top else -1))
+        self.asked.append((index, place, self._ask_alternatives(plan, row)))
 
     def read(self, result: SamplingResult, index: int, place: int, top: int) -> Sample:
         alternatives = self._alternatives(result, top) if top >= 0 else ()

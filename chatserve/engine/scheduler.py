@@ -61,10 +61,6 @@ class Scheduler:
         self.num_preempted = 0  # of `waiting`
         self.total_preemptions = 0
 
-    @property
-    def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
-
     def add(self, request: Request) -> None:
         self.waiting.append(request)
 
