@@ -33,6 +33,8 @@ class Request:
         num_top: alternatives that the client wants with each token.
         is_finished: ended, for whatever reason; everything is released.
         listener: called with each Delta, then once with None or the error that ended the request.
+        decoder_name: of the decoder that drives it.
+        submitted_at, admitted_at: `time.monotonic` at submission and when it first ran (None before).
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class Request:
         num_sequences: int,
         listener: Listener,
         arrival: int,
+        decoder_name: str,
     ) -> None:
         self.given = given
+        self.decoder_name = decoder_name
         self.group = group
         self.processing = processing
         self.num_sequences = num_sequences
@@ -73,6 +77,7 @@ class Request:
         self.is_running = False  # in the scheduler's running list
         self.is_finished = False
         self.submitted_at = time.monotonic()
+        self.admitted_at: float | None = None
 
     @property
     def usage(self) -> Usage:

@@ -77,7 +77,7 @@ class RequestFactory:
         group = SequenceGroup(self._pool, self._rules(given), self._limits.max_sequences)
         processing = Processing(given.sampling, group.rules.end_token_ids)
         self._num_made += 1
-        request = Request(given, group, processing, num_sequences, listener, self._num_made)
+        request = Request(given, group, processing, num_sequences, listener, self._num_made, decoder.name)
         self._start(request, decoder, params)
         return request
 

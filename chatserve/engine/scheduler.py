@@ -6,6 +6,7 @@ sequences are admitted and preempted together. A step mixes decodes and prefill 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -131,6 +132,8 @@ class Scheduler:
             place -= 1
         self.running.insert(place, request)
         request.is_running = True
+        if request.admitted_at is None:
+            request.admitted_at = time.monotonic()
 
     # choice of tasks
 
