@@ -136,6 +136,10 @@ class BlockPool:
         self._deferred = [block for block in idle if block in sources]
         return [block for block in idle if block not in sources]
 
+    def cached_blocks(self) -> BlockIds:
+        """Blocks without a holder that are kept, findable: int32[num_cached], least recently used first."""
+        return np.fromiter(self._cached, np.int32, len(self._cached))
+
     def idle_blocks(self) -> list[int]:
         """Blocks nobody holds: free, cached, and copy sources whose last holder went; for the integrity check."""
         return [*self._free, *self._cached, *self._deferred]
