@@ -87,6 +87,7 @@ class Engine:
         self.num_steps = 0
         self.num_finished = 0
         self.num_exhausted = 0
+        self._num_ended_tokens = 0  # published by requests that have ended
         self._factory = RequestFactory(runner.info, vocabulary, registry, self.pool, limits)
         runner.allocate(limits.num_blocks, limits.block_size)
 
@@ -165,6 +166,8 @@ class Engine:
             "requests_waiting": len(self.scheduler.waiting),
             "requests_finished": self.num_finished,
             "requests_exhausted": self.num_exhausted,
+            "tokens_published": self._num_ended_tokens
+            + sum(request.usage.completion_tokens for request in self.requests),
             "sequences": sum(len(request.group.live) for request in self.requests),
             "blocks_total": self.pool.num_blocks,
             "blocks_used": self.pool.num_used,
@@ -347,6 +350,7 @@ class Engine:
     def _release(self, request: Request) -> None:
         """Close the coroutine first, so that its `finally` blocks see a live group, then free what it left."""
         request.is_finished = True
+        self._num_ended_tokens += request.usage.completion_tokens
         try:
             self._watchdog.call(request.coroutine.close)
         except BaseException as error:  # a decoder that refuses to close must not take the engine with it
