@@ -1,4 +1,5 @@
-"""Converted GGUF models: weights, tokenizer and config written once to the cache folder, memory-mapped afterwards.
+"""Converted GGUF models: tokenizer, config and, where a runner needs them, float32 weights, written once to the cache
+folder and memory-mapped afterwards.
 
 Dequantising takes seconds and parsing a vocabulary half a second; opening a conversion takes milliseconds. A
 conversion is keyed by the file's size, modification time and header, and by the version of this code, so a stale one
@@ -22,11 +23,12 @@ from tokenizers import Tokenizer
 from chatserve.errors import ModelLoadError
 from chatserve.models.cache_folder import scratch_folder
 from chatserve.models.gguf_file import GgufFile
-from chatserve.models.gguf_model import read_config, read_weights
+from chatserve.models.gguf_model import check_tensors, read_config, read_weights
 from chatserve.models.gguf_tokenizer import build_tokenizer
 
-_VERSION = 1
+_VERSION = 2
 _HASHED_BYTES = 1 << 16
+_WEIGHTS = "weights.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,9 @@ class ConvertedModel:
     """An opened conversion.
 
     Attributes:
+        source: the GGUF file.
+        folder: where the conversion is; other forms of the same weights may be kept there.
         config: keyword arguments of the transformers config class, `model_type` included.
-        weights_path: safetensors file with float32 weights under their transformers names.
         tokenizer: byte-level BPE tokenizer, adds no begin token.
         chat_template: Jinja source, or None.
         end_token_ids: tokens that end an answer.
@@ -43,14 +46,31 @@ class ConvertedModel:
         bos_token_id: begin token to put before a plain prompt, None when the file says not to.
     """
 
+    source: Path
+    folder: Path
     config: dict[str, Any]
-    weights_path: Path
     tokenizer: Tokenizer
     chat_template: str | None
     end_token_ids: tuple[int, ...]
     bos_token: str
     eos_token: str
     bos_token_id: int | None
+
+    def float32_weights(self) -> Path:
+        """The safetensors file with the weights under their transformers names; written at the first call.
+
+        Raises ModelLoadError when the GGUF file cannot be read or the file cannot be written.
+        """
+        path = self.folder / _WEIGHTS
+        if not path.is_file():
+            weights = dict(read_weights(GgufFile(self.source), self.config))
+            with scratch_folder(self.folder) as scratch:
+                try:
+                    save_file(weights, scratch / _WEIGHTS)
+                    os.replace(scratch / _WEIGHTS, path)
+                except (OSError, SafetensorError) as error:
+                    raise ModelLoadError(f"cannot write the converted weights to {self.folder}: {error}") from error
+        return path
 
 
 def open_converted(path: Path, cache_dir: Path) -> ConvertedModel:
@@ -67,9 +87,7 @@ def open_converted(path: Path, cache_dir: Path) -> ConvertedModel:
     except Exception as error:  # tokenizers raises bare Exception
         raise ModelLoadError(f"the converted model {folder} is damaged ({error}); delete that folder") from error
     end_token_ids = tuple(facts.pop("end_token_ids"))
-    return ConvertedModel(
-        weights_path=folder / "weights.safetensors", tokenizer=tokenizer, end_token_ids=end_token_ids, **facts
-    )
+    return ConvertedModel(source=path, folder=folder, tokenizer=tokenizer, end_token_ids=end_token_ids, **facts)
 
 
 def _key(path: Path) -> str:
@@ -84,12 +102,8 @@ def _key(path: Path) -> str:
 
 def _convert(gguf: GgufFile, folder: Path) -> None:
     config, tokenizer = read_config(gguf), build_tokenizer(gguf)
-    weights = dict(read_weights(gguf, config))
+    check_tensors(gguf, config)
     with scratch_folder(folder.parent) as scratch:
-        try:
-            save_file(weights, scratch / "weights.safetensors")
-        except (OSError, SafetensorError) as error:
-            raise ModelLoadError(f"cannot write the converted model to {folder.parent}: {error}") from error
         tokenizer.save(str(scratch / "tokenizer.json"))
         (scratch / "facts.json").write_text(json.dumps(_facts(gguf, config)), "utf-8")
         with contextlib.suppress(OSError):  # another process has just published the same conversion

@@ -32,7 +32,7 @@ def build_model(converted: ConvertedModel, placement: Placement) -> PreTrainedMo
     config = config_class(**{key: value for key, value in converted.config.items() if key != "model_type"})
     with torch.device("meta"):
         model = model_class(config)
-    weights = {name: weight.to(placement.dtype) for name, weight in load_file(converted.weights_path).items()}
+    weights = {name: weight.to(placement.dtype) for name, weight in load_file(converted.float32_weights()).items()}
     rope_factors = weights.pop(ROPE_FACTORS, None)
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]

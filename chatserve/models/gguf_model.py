@@ -73,9 +73,7 @@ def read_weights(gguf: GgufFile, config: dict[str, Any]) -> Iterator[tuple[str, 
 
     Raises ModelLoadError, naming the tensor, before anything is read when one is missing, left over or misshaped.
     """
-    expected = expected_tensors(gguf.metadata["general.architecture"], config)
-    _check_tensors(gguf, expected)
-    for tensor in expected:
+    for tensor in check_tensors(gguf, config):
         values = gguf.tensor(tensor.gguf_name)
         yield tensor.name, join_rotary_halves(values, tensor.interleaved_heads) if tensor.interleaved_heads else values
     if ROPE_FACTORS in gguf.tensors:
@@ -107,6 +105,26 @@ def _check_rotary(keys: _Keys, head_dim: int) -> None:
         raise ModelLoadError(
             f"{keys.gguf.path}: rotary embedding over {rotary_dim} of {head_dim} dimensions is not supported"
         )
+
+
+def check_tensors(gguf: GgufFile, config: dict[str, Any]) -> list[ExpectedTensor]:
+    """The tensors of the architecture, all of which the file has.
+
+    Raises ModelLoadError, naming the tensor, when one is missing, left over or misshaped.
+    """
+    expected = expected_tensors(gguf.metadata["general.architecture"], config)
+    for tensor in expected:
+        if tensor.gguf_name not in gguf.tensors:
+            raise ModelLoadError(f"{gguf.path}: tensor {tensor.gguf_name} is missing")
+        shape = gguf.tensors[tensor.gguf_name].shape
+        if shape != tensor.shape:
+            raise ModelLoadError(
+                f"{gguf.path}: tensor {tensor.gguf_name} has shape {list(shape)}, expected {list(tensor.shape)}"
+            )
+    known = {tensor.gguf_name for tensor in expected} | {ROPE_FACTORS}
+    if left_over := [name for name in gguf.tensors if name not in known]:
+        raise ModelLoadError(f"{gguf.path}: tensor {left_over[0]} is left over: nothing in this architecture uses it")
+    return expected
 
 
 def expected_tensors(architecture: str, config: dict[str, Any]) -> list[ExpectedTensor]:
@@ -145,20 +163,6 @@ def _layer_tensors(architecture: str, config: dict[str, Any], source: str, targe
             yield ExpectedTensor(f"{source}{name}.bias", f"{target}{module}.bias", shape[:1])
     for name, (module, width) in norms.items():
         yield ExpectedTensor(f"{source}{name}.weight", f"{target}{module}.weight", (width,))
-
-
-def _check_tensors(gguf: GgufFile, expected: list[ExpectedTensor]) -> None:
-    for tensor in expected:
-        if tensor.gguf_name not in gguf.tensors:
-            raise ModelLoadError(f"{gguf.path}: tensor {tensor.gguf_name} is missing")
-        shape = gguf.tensors[tensor.gguf_name].shape
-        if shape != tensor.shape:
-            raise ModelLoadError(
-                f"{gguf.path}: tensor {tensor.gguf_name} has shape {list(shape)}, expected {list(tensor.shape)}"
-            )
-    known = {tensor.gguf_name for tensor in expected} | {ROPE_FACTORS}
-    if left_over := [name for name in gguf.tensors if name not in known]:
-        raise ModelLoadError(f"{gguf.path}: tensor {left_over[0]} is left over: nothing in this architecture uses it")
 
 
 def join_rotary_halves(rows: NDArray[_Number], num_heads: int) -> NDArray[_Number]:

@@ -90,12 +90,18 @@ class TestConversion:
     def test_a_second_start_reads_the_conversion(self, tmp_path: Path) -> None:
         path, cache = write_gguf(tmp_path / "model.gguf"), tmp_path / "cache"
         first = open_converted(path, cache)
-        written = first.weights_path.stat().st_mtime_ns
+        written = first.float32_weights().stat().st_mtime_ns
         second = open_converted(path, cache)
-        assert second.weights_path == first.weights_path
-        assert second.weights_path.stat().st_mtime_ns == written
+        assert second.float32_weights() == first.float32_weights()
+        assert second.float32_weights().stat().st_mtime_ns == written
         assert second.config == first.config
-        assert [entry.name for entry in cache.iterdir()] == [first.weights_path.parent.name]
+        assert [entry.name for entry in cache.iterdir()] == [first.folder.name]
+
+    def test_weights_are_written_only_for_a_runner_that_reads_them(self, tmp_path: Path) -> None:
+        converted = open_converted(write_gguf(tmp_path / "model.gguf"), tmp_path / "cache")
+        assert not list(converted.folder.glob("*.safetensors"))
+        converted.float32_weights()
+        assert len(list(converted.folder.glob("*.safetensors"))) == 1
 
     def test_a_changed_file_is_converted_again(self, tmp_path: Path) -> None:
         path, cache = write_gguf(tmp_path / "model.gguf"), tmp_path / "cache"
@@ -105,7 +111,7 @@ class TestConversion:
 
     def test_a_damaged_conversion_names_the_folder(self, tmp_path: Path) -> None:
         path, cache = write_gguf(tmp_path / "model.gguf"), tmp_path / "cache"
-        folder = open_converted(path, cache).weights_path.parent
+        folder = open_converted(path, cache).folder
         (folder / "tokenizer.json").write_text("{")
         with pytest.raises(ModelLoadError, match=f"{folder.name} is damaged .* delete that folder"):
             open_converted(path, cache)

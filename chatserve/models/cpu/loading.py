@@ -84,7 +84,7 @@ def _check(config: dict[str, Any], name: str) -> None:
 
 
 def _open_or_pack(path: Path, converted: ConvertedModel, weights: str) -> PackedModel:
-    target = converted.weights_path.parent / f"packed-{weights}-{_PACKING_VERSION}.bin"
+    target = converted.folder / f"packed-{weights}-{_PACKING_VERSION}.bin"
     if packed := open_packed(target):
         return packed
     logger.info("packing the weights of %s (once)", path.name)
