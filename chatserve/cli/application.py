@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import click
@@ -24,10 +25,14 @@ Examples:
 """
 
 
-class Failure(click.ClickException):
-    """An error of ours as click reports it: "Error: " and one line."""
+# What writing to a full or vanished standard output answers; click itself ends quietly on EPIPE.
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
-    def __init__(self, error: ChatserveError) -> None:
+
+class Failure(click.ClickException):
+    """An error as click reports it: "Error: " and one line."""
+
+    def __init__(self, error: ChatserveError | str) -> None:
         super().__init__(" ".join(str(error).split()))
 
 
@@ -38,13 +43,17 @@ class ConfigFailure(Failure):
 
 
 class Application(click.Group):
-    """A group whose commands may raise `ChatserveError`; anything else keeps its traceback."""
+    """A group whose commands may raise `ChatserveError` or fail to write their output; the rest keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except ChatserveError as error:
             raise (ConfigFailure if isinstance(error, ConfigError) else Failure)(error) from error
+        except OSError as error:
+            if error.errno not in _OUTPUT_ERRORS or error.filename:
+                raise
+            raise Failure(f"cannot write the output: {error.strerror}") from error
 
 
 @click.group(cls=Application, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -103,6 +103,8 @@ class Conversation:
 @with_config(engine_settings(), positional="model")
 def chat(config: Config, wishes: Wishes, system: str | None, url: str | None) -> None:
     """Chat in the terminal with MODEL, or with the default model; reads one message a line."""
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed: there is nobody to chat with")
     model = _open(config, url)
     try:
         conversation = Conversation(model, wishes, system)

@@ -75,6 +75,8 @@ def generate(
 
     if raw and system:
         raise click.UsageError("--raw takes no --system: there is no chat template to put it in")
+    if prompt == "-" and sys.stdin is None:
+        raise click.UsageError("PROMPT is - but standard input is closed")
     text = sys.stdin.read() if prompt == "-" else prompt
     answers = Answers(choices, is_silent=as_json)
     model = LocalModel(config)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -126,3 +128,25 @@ def test_an_unexpected_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("chatserve.cli.local_model.LocalModel", fail)
     assert isinstance(run("generate", "hi").exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("arguments", [["decoders", "list"], ["decoders", "show", "beam"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = _command(arguments, stdout=full)
+    assert (done.returncode, done.stderr) == (1, "Error: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [["chat"], ["generate", "-"]], ids=" ".join)
+def test_closed_input_is_refused_before_a_model_is_loaded(arguments: list[str]) -> None:
+    done = _command(arguments, preexec_fn=lambda: os.close(0), stdout=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "standard input is closed" in done.stderr
+
+
+def _command(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    program = "from chatserve.cli import main; main()"
+    environment = os.environ | {"PYTHONPATH": str(Path(chatserve.__file__).parent.parent)}
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **options
+    )
