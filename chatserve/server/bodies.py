@@ -76,6 +76,8 @@ class ChatBody(GenerationBody, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -16,6 +16,7 @@ from chatserve.errors import NotFoundError, RequestError
 from chatserve.server.bodies import ChatBody, Message
 from chatserve.server.prompts import (
     chat_prompt,
+    check_continuation,
     check_ids_in_vocabulary,
     check_prompt_ids,
     off_loop_when_long,
@@ -102,9 +103,16 @@ async def continued_chat(engine: AsyncEngine, body: ChatBody) -> list[int]:
     """
     name = (body.decoder_params or {}).get("prefix") if body.decoder == SHARED_PREFIX else None
     before = engine.prefix_messages(name) if isinstance(name, str) else None
+    check_continuation(body)
+    continues = bool(body.continue_final_message)
+    whole = await render_prompt(
+        engine,
+        (before or []) + template_messages(body.messages),
+        add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
+        continue_final_message=continues,
+    )
     if before is None:
-        return await chat_prompt(engine, body.messages)
-    whole = await render_prompt(engine, before + template_messages(body.messages))
+        return whole
     prefix = await render_prompt(engine, before, add_generation_prompt=False)
     if whole[: len(prefix)] != prefix:
         raise RequestError(

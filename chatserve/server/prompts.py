@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ContextLengthError, RequestError
-from chatserve.server.bodies import ContentPart, Message
+from chatserve.server.bodies import ChatBody, ContentPart, Message
 from chatserve.text import Vocabulary
 
 Result = TypeVar("Result")
@@ -43,9 +43,16 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
 
 
 async def render_prompt(
-    engine: AsyncEngine, turns: list[dict[str, Any]], *, add_generation_prompt: bool = True
+    engine: AsyncEngine,
+    turns: list[dict[str, Any]],
+    *,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
 ) -> list[int]:
-    """Token ids of template messages. Raises RequestError when there is no template or they are too long."""
+    """Token ids of template messages. Raises RequestError when there is no template or they are too long.
+
+    `continue_final_message` ends them behind the content of the last message, instead of behind the message.
+    """
     template = engine.chat_template
     if template is None:
         raise RequestError(
@@ -58,10 +65,31 @@ async def render_prompt(
     _check_length(engine, size, "messages")
 
     def render_and_encode() -> list[int]:
-        text = template.render(turns, add_generation_prompt=add_generation_prompt)
+        if continue_final_message:
+            text = template.render_unfinished(turns)
+        else:
+            text = template.render(turns, add_generation_prompt=add_generation_prompt)
         return engine.vocabulary.encode(text, add_special_tokens=False)
 
     return await off_loop_when_long(size, render_and_encode)
+
+
+def check_continuation(body: ChatBody) -> None:
+    """Refuse to continue what is no assistant's message, and to continue and begin a turn at once."""
+    if not body.continue_final_message:
+        return
+    if body.messages[-1].role != "assistant":
+        raise RequestError(
+            "continue_final_message needs an assistant's message as the last one.",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+    if body.add_generation_prompt:
+        raise RequestError(
+            "add_generation_prompt and continue_final_message exclude each other.",
+            param="add_generation_prompt",
+            code="invalid_value",
+        )
 
 
 def _template_message(message: Message, path: str) -> dict[str, Any]:

@@ -16,6 +16,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from chatserve.errors import ModelLoadError, RequestError
 
+# Stands behind a content that is to be continued, and is looked for in what the template made of it. It begins with a
+# private character, so that nothing trims or joins it.
+_CUT = "\uf8ffchatserve-continues-here\uf8ff"
+
 
 class ChatTemplate:
     """A compiled chat template, rendered in a sandbox that is set up as transformers does.
@@ -63,6 +67,17 @@ class ChatTemplate:
             return self._template.render(variables, add_generation_prompt=add_generation_prompt)
         except Exception as error:  # the template is foreign code: whatever it raises, it cannot take these messages
             raise RequestError(f"the chat template refuses these messages: {error}", param="messages") from error
+
+    def render_unfinished(self, messages: Sequence[Mapping[str, Any]], **extra: Any) -> str:
+        """The prompt text up to the end of the last message's content, which the answer continues.
+
+        Takes and raises what `render` does; RequestError as well when the template does not print that content.
+        """
+        last = {**messages[-1], "content": (messages[-1].get("content") or "") + _CUT}
+        text, cut, _ = self.render([*messages[:-1], last], add_generation_prompt=False, **extra).rpartition(_CUT)
+        if not cut:
+            raise RequestError("the chat template does not print the last message", param="messages")
+        return text
 
 
 def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:

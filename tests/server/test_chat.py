@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from chatserve.testing import END_TOKEN_ID
+from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE
 from tests.server.harness import HI, Served, events, text_of
 
 Start = Callable[..., Served]
@@ -200,3 +202,44 @@ def test_stop_token_ids_and_ignore_eos(served: Served) -> None:
 def test_the_template_is_applied_once(served: Served) -> None:
     tokens = served.http.post("/tokenize", json={"messages": HI}).json()["tokens"]
     assert tokens == [257, *b"user\nHi", END_TOKEN_ID, 257, *b"assistant\n"]
+
+
+class Listening:
+    """Answers "x" to everything and keeps what it was asked, end tokens shown as "|"."""
+
+    vocab_size = VOCAB_SIZE
+
+    def __init__(self) -> None:
+        self.prompt = ""
+
+    def __call__(self, context: NDArray[np.int32]) -> NDArray[np.float32]:
+        self.prompt = "".join(chr(token) if token < 256 else "|" for token in context.tolist())
+        row = np.zeros(VOCAB_SIZE, np.float32)
+        row[ord("x")] = 30
+        return row
+
+
+def test_an_answer_can_be_continued(start_server: Start) -> None:
+    model = Listening()
+    served = start_server(model)
+    half = [*HI, {"role": "assistant", "content": "Well, "}]
+    for fields, end in (
+        ({}, "|assistant\nWell, ||assistant\n"),
+        ({"continue_final_message": True}, "|assistant\nWell, "),
+        ({"add_generation_prompt": False}, "|assistant\nWell, |"),
+    ):
+        assert served.chat(max_tokens=1, messages=half, **fields).status_code == 200
+        assert model.prompt.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("role", "fields", "param"),
+    [
+        ("user", {}, "continue_final_message"),
+        ("assistant", {"add_generation_prompt": True}, "add_generation_prompt"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(served: Served, role: str, fields: dict[str, bool], param: str) -> None:
+    messages = [*HI, {"role": role, "content": "Well, "}]
+    response = served.chat(messages=messages, continue_final_message=True, **fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)

@@ -91,3 +91,20 @@ def test_tools_and_dates() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert ChatTemplate("{{ tools[0].function.name }}").render(HI, tools=tools) == "f"
     assert re.fullmatch(r"20\d\d-\d\d", ChatTemplate("{{ strftime_now('%Y-%m') }}").render(HI))
+
+
+@pytest.mark.parametrize("content", ["Once upon", "Once upon ", "", "x" * 40 + "\n"])
+def test_an_unfinished_message_ends_with_its_content(references: Any, content: str) -> None:
+    template = ChatTemplate(references["chat_template"], bos_token="<|im_start|>", eos_token="<|im_end|>")
+    text = template.render_unfinished([*HI, {"role": "assistant", "content": content}])
+    assert text == template.render(HI, add_generation_prompt=True) + content
+
+
+def test_the_last_of_equal_messages_is_the_unfinished_one() -> None:
+    template = ChatTemplate("{% for m in messages %}[{{ m.content }}]{% endfor %}")
+    assert template.render_unfinished([{"content": "a"}, {"content": "a"}]) == "[a][a"
+
+
+def test_a_message_that_the_template_leaves_out_cannot_be_continued() -> None:
+    with pytest.raises(RequestError, match="does not print the last message"):
+        ChatTemplate("nothing").render_unfinished(HI)
