@@ -4,6 +4,7 @@ from chatserve.kv.block_pool import BlockPool, OutOfBlocksError
 from chatserve.kv.block_table import BlockTable
 from chatserve.kv.integrity import IntegrityError, check_integrity
 from chatserve.kv.prefix_index import IndexedBlock, PrefixIndex
+from chatserve.kv.table_matrix import TableMatrix
 
 __all__ = [
     "BlockPool",
@@ -12,5 +13,6 @@ __all__ = [
     "IntegrityError",
     "OutOfBlocksError",
     "PrefixIndex",
+    "TableMatrix",
     "check_integrity",
 ]

@@ -15,13 +15,18 @@ class BlockTable:
 
     Attributes:
         num_tokens: filled slots over all blocks.
+        num_open: empty slots at the end that are known to be this table's alone to write: taking one of them needs no
+            block and no copy. Sharing the table closes them.
+        version: grows whenever a physical block changes.
     """
 
-    __slots__ = ("_blocks", "_num_blocks", "num_tokens", "pool")
+    __slots__ = ("_blocks", "_num_blocks", "num_open", "num_tokens", "pool", "version")
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
         self.num_tokens = 0
+        self.num_open = 0
+        self.version = 0
         self._num_blocks = 0
         self._blocks: BlockIds = np.empty(8, np.int32)
 
@@ -42,27 +47,25 @@ class BlockTable:
 
     def num_needed(self, num_new: int) -> int:
         """Blocks that `extend(num_new)` takes from the pool, a copy-on-write included."""
-        if not num_new:
+        if num_new <= self.num_open:
             return 0
         grown = self.pool.blocks_for(self.num_tokens + num_new) - self._num_blocks
         return grown + 1 if self._writes_shared_block() else grown
 
     def extend(self, num_new: int) -> None:
         """Make slots for `num_new` more tokens; the caller has checked `num_needed` against the pool."""
-        if not num_new:
-            return
-        if self.num_tokens % self.pool.block_size:
-            self._own_last_block()
+        if num_new > self.num_open:
+            self._open(num_new)
+        self.num_open -= num_new
         self.num_tokens += num_new
-        count = self.pool.blocks_for(self.num_tokens)
-        if count > self._num_blocks:
-            self._grow(count)
 
     def truncate(self, num_tokens: int) -> None:
         """Drop the slots behind the first `num_tokens`; blocks that hold none of them are released."""
         if num_tokens >= self.num_tokens:
             return
         self.num_tokens = num_tokens
+        self.num_open = 0
+        self.version += 1
         kept = self.pool.blocks_for(num_tokens)
         self.pool.release(self._blocks[kept : self._num_blocks])
         self._num_blocks = kept
@@ -84,12 +87,15 @@ class BlockTable:
         self.pool.share(added)
         self._blocks = np.concatenate([self.blocks, added, np.empty(8, np.int32)])
         self._num_blocks += len(blocks)
+        self.version += 1
+        self.num_open = 0
         self.num_tokens = self._num_blocks * self.pool.block_size
 
     def replace(self, logical: int, block: int) -> None:
         """Hold `block`, which has the same contents, in place of the own block at this place."""
         old = self._blocks[logical : logical + 1].copy()
         self._blocks[logical] = block
+        self.version += 1
         self.pool.share(self._blocks[logical : logical + 1])
         self.pool.release(old)
 
@@ -103,6 +109,8 @@ class BlockTable:
         self._blocks[:count] = other._blocks[:count]
         self._num_blocks = count
         self.num_tokens = num_tokens
+        self.num_open = other.num_open = 0
+        self.version += 1
         self.pool.share(self._blocks[:count])
 
     def _writes_shared_block(self) -> bool:
@@ -110,12 +118,23 @@ class BlockTable:
         is_partial = self.num_tokens % self.pool.block_size != 0
         return is_partial and bool(self.pool.ref_counts[self._blocks[self._num_blocks - 1]] > 1)
 
+    def _open(self, num_new: int) -> None:
+        """Have at least this many slots open, and all slots of the last block."""
+        size = self.pool.block_size
+        if self.num_tokens % size and not self.num_open:
+            self._own_last_block()
+        count = self.pool.blocks_for(self.num_tokens + num_new)
+        if count > self._num_blocks:
+            self._grow(count)
+        self.num_open = count * size - self.num_tokens
+
     def _own_last_block(self) -> None:
         """Before the partly filled last block is written: copy it if others hold it, forget what it was indexed as."""
         last = self._num_blocks - 1
         block = int(self._blocks[last])
         if self.pool.ref_counts[block] > 1:
             self._blocks[last] = self.pool.copy_on_write(block)
+            self.version += 1
         else:
             self.pool.index.remove(block)
 
@@ -125,3 +144,4 @@ class BlockTable:
         for logical in range(self._num_blocks, count):
             self._blocks[logical] = self.pool.allocate()
         self._num_blocks = count
+        self.version += 1
