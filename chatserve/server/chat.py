@@ -11,7 +11,6 @@ from starlette.routing import Route
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
-from chatserve.engine.generation import GenerationRequest
 from chatserve.errors import RequestError
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import ChatBody
@@ -34,6 +33,21 @@ from chatserve.server.usage import usage_body
 from chatserve.server.validation import parse, read_body
 
 
+async def accept_chat(engine: AsyncEngine, body: ChatBody, request_id: str) -> Answers:
+    """The generation that a checked body asks for, submitted. Raises whatever can be refused."""
+    check_model(engine, body.model)
+    alternatives = chat_alternatives(body)
+    sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
+    token_ids = await continued_chat(engine, body)
+    check_prompt_ids(engine, token_ids, "messages")
+    try:
+        return await Answers.submit(engine, [generation_request(body, token_ids, sampling, request_id=request_id)])
+    except RequestError as error:
+        if error.param == "prompt":  # a chat request has no such field
+            error.param = "messages"
+        raise
+
+
 class ChatRoutes:
     """Chat completions over one engine."""
 
@@ -47,27 +61,12 @@ class ChatRoutes:
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
         body = parse(await read_body(request, self._config.max_body_bytes), ChatBody)
-        check_model(self._engine, body.model)
         check_stream_options(body)
-        alternatives = chat_alternatives(body)
-        sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
-        token_ids = await continued_chat(self._engine, body)
-        check_prompt_ids(self._engine, token_ids, "messages")
         chat_id = response_id("chatcmpl")
-        wanted = generation_request(body, token_ids, sampling, request_id=chat_id)
-        answers = await self._submit(wanted)
+        answers = await accept_chat(self._engine, body, chat_id)
         if body.stream:
             return self._stream(answers, body, chat_id)
         return await self._whole(answers, body, chat_id, request)
-
-    async def _submit(self, wanted: GenerationRequest) -> Answers:
-        """What the engine says about the prompt is told about the messages: a chat request has no prompt field."""
-        try:
-            return await Answers.submit(self._engine, [wanted])
-        except RequestError as error:
-            if error.param == "prompt":
-                error.param = "messages"
-            raise
 
     def _stream(self, answers: Answers, body: ChatBody, chat_id: str) -> Response:
         mode = usage_mode(body)
