@@ -98,18 +98,29 @@ class DrainingServer(uvicorn.Server):
             self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        draining = asyncio.create_task(self._drain())
-        await super().shutdown(sockets)
-        draining.cancel()
-        await asyncio.gather(draining, return_exceptions=True)
-
-    async def _drain(self) -> None:
-        """End every answer within the grace period; a client that does not read would keep its connection for ever."""
         # The lifespan's end drains the engine; by itself uvicorn comes to it only after the last connection has closed.
-        draining = asyncio.create_task(self.lifespan.shutdown())
-        await asyncio.wait({draining}, timeout=self._patience)
+        ending = asyncio.create_task(self.lifespan.shutdown())
+        cutting = asyncio.create_task(self._cut_after(ending))
+        await super().shutdown(sockets)
+        cutting.cancel()
+        await asyncio.gather(cutting, return_exceptions=True)
+        await self._cut()
+        await asyncio.wait({ending}, timeout=_SLOW_STEP_SECONDS)
+
+    async def _cut_after(self, ending: asyncio.Task[None]) -> None:
+        """End every answer within the grace period; a client that does not read would keep its connection for ever."""
+        await asyncio.wait({ending}, timeout=self._patience)
         if self.server_state.connections:
             await asyncio.sleep(_FLUSH_SECONDS)
+        await self._cut()
+
+    async def _cut(self) -> None:
+        """Cut the connections that are left and let their requests end as they do when a client goes.
+
+        Left to the end of the event loop, they would be cancelled there, each with a traceback.
+        """
         for connection in list(self.server_state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
+        if self.server_state.tasks:
+            await asyncio.wait(set(self.server_state.tasks), timeout=_SLOW_STEP_SECONDS)

@@ -22,7 +22,7 @@ from tests.server.harness import HI, make_engine, script
 GRACE = 0.5
 LIMIT = 15.0  # an idle machine needs a second more than the grace period, a busy one several times that
 
-PROGRAM = f"""
+PROGRAM = """
 from chatserve.config import Config
 from chatserve.server import serve
 from tests.server.harness import make_engine, script
@@ -31,16 +31,16 @@ def make():
     engine, runner = make_engine(script("x" * 100_000), max_model_len=200_000, num_blocks=20_000, delay=DELAY)
     return engine
 
-serve(make, Config(port=0, shutdown_grace={GRACE}), on_ready=lambda url: print(url, flush=True))
+serve(make, Config(port=0, shutdown_grace=GRACE), on_ready=lambda url: print(url, flush=True))
 print("left", flush=True)
 """
 
 
 @contextmanager
-def running_server(delay: float) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def running_server(delay: float, grace: float = GRACE) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server process and its port; its answers never end by themselves."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.replace("DELAY", str(delay))],
+        [sys.executable, "-c", PROGRAM.replace("DELAY", str(delay)).replace("GRACE", str(grace))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -108,6 +108,18 @@ def test_a_whole_answer_in_progress_is_a_503() -> None:
 def test_an_idle_connection_holds_nothing_up() -> None:
     with running_server(delay=0.0) as (process, port), socket.create_connection(("127.0.0.1", port)):
         leave(process, signal.SIGINT)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_second_signal_cuts_everything_at_once_and_says_nothing(stream: bool) -> None:
+    with running_server(delay=0.005, grace=60) as (process, port):
+        connections = [open_stream(port, stream=stream) for _ in range(4)]
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        leave(process, signal.SIGINT)
+        for connection in connections:
+            connection.close()
 
 
 def test_an_address_in_use_is_a_configuration_error() -> None:
