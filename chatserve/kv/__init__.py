@@ -4,6 +4,7 @@ from chatserve.kv.block_pool import BlockPool, OutOfBlocksError
 from chatserve.kv.block_table import BlockTable
 from chatserve.kv.integrity import IntegrityError, check_integrity
 from chatserve.kv.prefix_index import IndexedBlock, PrefixIndex
+from chatserve.kv.swap_space import SwappedTable, SwapSpace
 from chatserve.kv.table_matrix import TableMatrix
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "IntegrityError",
     "OutOfBlocksError",
     "PrefixIndex",
+    "SwapSpace",
+    "SwappedTable",
     "TableMatrix",
     "check_integrity",
 ]

@@ -111,6 +111,10 @@ class BlockPool:
         self.ref_counts[block] -= 1
         return own
 
+    def contents_of(self, block: int) -> int:
+        """The block that holds the contents of `block` until the queued copies have run."""
+        return self._copies.get(block, block)
+
     def take_copies(self) -> NDArray[np.int32]:
         """The queued copies int32[C, 2] as (source, destination) pairs; they run before anything else is written."""
         pairs = np.array([(source, own) for own, source in self._copies.items()], np.int32).reshape(-1, 2)

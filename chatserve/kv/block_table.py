@@ -99,6 +99,15 @@ class BlockTable:
         self.pool.share(self._blocks[logical : logical + 1])
         self.pool.release(old)
 
+    def fill(self, blocks: list[int], num_tokens: int) -> None:
+        """Share `blocks`, which hold `num_tokens` tokens, in a table that is empty."""
+        self._blocks = np.array(blocks, np.int32)
+        self._num_blocks = len(blocks)
+        self.num_tokens = num_tokens
+        self.num_open = 0
+        self.version += 1
+        self.pool.share(self._blocks)
+
     def free(self) -> None:
         """Release every block; the table is empty afterwards and may be filled again."""
         self.truncate(0)
