@@ -16,30 +16,32 @@ class Choice:
         source: the sequence it was last published from, also when that published nothing new.
     """
 
-    __slots__ = ("_checked", "finish_reason", "index", "samples", "source")
+    __slots__ = ("_known", "_known_version", "finish_reason", "index", "samples", "source")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.samples: list[Sample] = []
         self.finish_reason: str | None = None
         self.source: Sequence | None = None
-        self._checked: tuple[Sequence, int] | None = None  # a sequence, as of a version, known to begin with our tokens
+        self._known: Sequence | None = None  # a sequence, as of a version, that is known to begin with our tokens
+        self._known_version = 0
 
     def publish(self, sequence: Sequence, length: int | None) -> None:
         """Become the first `length` generated tokens of `sequence` (None: all); finish when its end is among them.
 
         Raises DecoderError when that would take published tokens back. An equal or shorter prefix changes nothing.
         """
-        available = sequence.num_generated
+        available, published = len(sequence._samples), len(self.samples)
         length = available if length is None else min(length, available)
-        self._check_extends(sequence, length)
+        if self._known is not sequence or self._known_version != sequence._version:
+            self._check_extends(sequence, length)
         self.source = sequence
-        if length >= len(self.samples):
-            self._checked = (sequence, sequence._version)
-        if length > len(self.samples):
+        if length >= published:
+            self._known, self._known_version = sequence, sequence._version
+        if length > published:
             if self.finish_reason:
                 raise DecoderError(f"choice {self.index} has finished; nothing can be published behind its end")
-            self.samples += sequence._samples[len(self.samples) : length]
+            self.samples += sequence._samples[published:length]
         if self.finish_reason is None and length == available == len(self.samples):
             self.finish_reason = sequence.ended
 
@@ -48,8 +50,6 @@ class Choice:
         self.finish_reason = self.finish_reason or reason
 
     def _check_extends(self, sequence: Sequence, length: int) -> None:
-        if self._checked == (sequence, sequence._version):
-            return
         for position, (old, new) in enumerate(zip(self.samples, sequence._samples[:length], strict=False)):
             if old.token != new.token:
                 raise DecoderError(

@@ -77,7 +77,9 @@ class Context:
 
         A sequence named k times gets k independent draws from one row.
         """
-        return SampleWant(self._checked(seqs), self._warp_with(temperature, top_k, top_p, min_p))
+        has_overrides = not (temperature is top_k is top_p is min_p is None)
+        warp = self._warp_with(temperature, top_k, top_p, min_p) if has_overrides else self._warp
+        return SampleWant(self._checked(seqs), warp)
 
     def verify(self, seqs: Iterable[Sequence], drafts: Iterable[Iterable[int]]) -> Awaitable[list[list[Sample]]]:
         """Draws along each draft while they agree with it, and one more, as if each had been sampled in turn.
@@ -168,7 +170,7 @@ class Context:
         """
         if seq._group is not self._group:
             raise DecoderError("publish: the sequence belongs to another request")
-        published = self._choice(choice)
+        published = self._choices[choice] if 0 <= choice < self.n else self._choice(choice)
         published.publish(seq, length)
         self._dirty[published] = None
 
@@ -200,11 +202,11 @@ class Context:
     def _checked(self, seqs: Iterable[Sequence]) -> list[Sequence]:
         if isinstance(seqs, Sequence):
             raise DecoderError("name sequences as a list, such as [seq]")
-        sequences = list(seqs)
-        if self._group.is_closed:
+        sequences, group = list(seqs), self._group
+        if group.is_closed:
             return sequences  # awaiting after the end must yield: a decoder that swallows errors would spin for ever
         for sequence in sequences:
-            if not isinstance(sequence, Sequence) or sequence._group is not self._group:
+            if not isinstance(sequence, Sequence) or sequence._group is not group:
                 raise DecoderError("named sequences must be Sequences of this request")
             if sequence._is_freed:
                 raise DecoderError("a named sequence was freed")
@@ -233,8 +235,6 @@ class Context:
     def _warp_with(
         self, temperature: float | None, top_k: int | None, top_p: float | None, min_p: float | None
     ) -> Warp:
-        if temperature is top_k is top_p is min_p is None:
-            return self._warp
         base = self._warp
         return Warp(
             base.temperature if temperature is None else _number("temperature", temperature, 0, math.inf),

@@ -44,7 +44,7 @@ class Sequence:
 
     __slots__ = (
         "_ahead",
-        "_counter",
+        "_epoch",
         "_fork_point",
         "_group",
         "_indexed",
@@ -53,6 +53,7 @@ class Sequence:
         "_last_awaited",
         "_led",
         "_num_forks",
+        "_ordinal",
         "_samples",
         "_table",
         "_tokens",
@@ -74,7 +75,8 @@ class Sequence:
         self._led: list[ForkPoint] = []
         self._key = key
         self._num_forks = 0
-        self._counter = (0, 0)  # (epoch, ordinal): draws taken back, draws at this position
+        self._epoch = 0  # how often draws were taken back
+        self._ordinal = 0  # draws at this position
         self._version = 0  # grows when tokens are taken back
         self._is_freed = False
         self.ended: str | None = None
@@ -146,9 +148,10 @@ class Sequence:
 
         Raises DecoderError when it had ended before, was freed, or a token is not in the vocabulary.
         """
-        self._check_usable("append to")
-        if self.ended:
-            raise DecoderError(f"append to a sequence that has ended ({self.ended}); check `ended` first")
+        if self._is_freed or self._group.is_closed or self.ended:
+            self._refuse_append()
+        if type(items) is Sample:  # by far the most frequent
+            return self._append_one(items)
         for item in (items,) if isinstance(items, Sample) or not isinstance(items, Iterable) else items:
             if self._append_one(item):
                 break
@@ -165,8 +168,8 @@ class Sequence:
         removed = self._samples[length - self.prompt_len :]
         if not removed:
             return
-        epoch = self._counter[0] + any(sample.logprob is not None for sample in removed)
-        self._counter = (epoch, 0)
+        self._epoch += any(sample.logprob is not None for sample in removed)
+        self._ordinal = 0
         self._version += 1
         self._ahead = (self._tokens[length:] + self._ahead)[: max(0, self._table.num_tokens - length)]
         del self._tokens[length:], self._samples[length - self.prompt_len :]
@@ -201,11 +204,17 @@ class Sequence:
             self._keep_ahead(token)
         self._tokens.append(token)
         self._samples.append(sample)
-        self._counter = (self._counter[0], 0)
+        self._ordinal = 0
         if sample.logprob is not None:
             self.logprob += sample.logprob
         self.ended = rules.reason_to_end(self._tokens, self.prompt_len)
         return self.ended
+
+    def _next_counter(self) -> tuple[int, int, int, int]:
+        """(key, epoch, position, ordinal) of the next draw; counts it."""
+        ordinal = self._ordinal
+        self._ordinal = ordinal + 1
+        return self._key, self._epoch, len(self._tokens), ordinal
 
     def _become_prompt(self, tokens: list[int]) -> None:
         """Add tokens and make all there are the prompt: nothing is generated yet."""
@@ -214,7 +223,7 @@ class Sequence:
                 self._keep_ahead(token)
             self._tokens.append(token)
         self._samples = []
-        self._counter = (0, 0)
+        self._epoch = self._ordinal = 0
         self.prompt_len = len(self._tokens)
         self.logprob, self.ended = 0.0, None
 
@@ -303,6 +312,10 @@ class Sequence:
             if point.leader is self:
                 point.leader = None
         self._group.unregister(self)
+
+    def _refuse_append(self) -> None:
+        self._check_usable("append to")
+        raise DecoderError(f"append to a sequence that has ended ({self.ended}); check `ended` first")
 
     def _check_usable(self, action: str) -> None:
         if self._is_freed:

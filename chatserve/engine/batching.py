@@ -1,4 +1,4 @@
-"""`build_batch`: from the scheduler's chunks to the arrays a runner reads, and to the plan the sampler follows."""
+"""`BatchBuilder`: from the scheduler's work to the arrays a runner reads, and to the plan the sampler follows."""
 
 from __future__ import annotations
 
@@ -6,44 +6,101 @@ import numpy as np
 
 from chatserve.engine.request import Request
 from chatserve.engine.sampler import SamplingPlan
-from chatserve.engine.scheduler import Chunk
-from chatserve.kv import BlockPool
+from chatserve.engine.scheduler import Chunk, Work
+from chatserve.kv import BlockPool, BlockTable, TableMatrix
 from chatserve.models.batch import Batch
 
 
-def build_batch(chunks: list[Chunk], pool: BlockPool, plan: SamplingPlan) -> Batch:
-    """The step's Batch; what is wanted of each of its rows is added to `plan`."""
-    token_ids: list[int] = []
-    query_starts = [0]
-    wanted: list[int] = []
-    for chunk in chunks:
-        first_token = len(token_ids) - chunk.start
-        token_ids += chunk.task.tokens(chunk.start, chunk.stop)
-        query_starts.append(len(token_ids))
+class BatchBuilder:
+    """Builds the batches of one engine; the block tables stay in place from one to the next.
+
+    Args:
+        pool: whose blocks the tables name.
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._matrix = TableMatrix()
+
+    def build(self, work: Work, plan: SamplingPlan) -> Batch:
+        """The step's Batch, rows of plain draws first; what is wanted of each row is added to `plan`."""
+        rows = _Rows()
+        for request in work.draws:
+            rows.add_draw(request, plan)
+        plan.draw_rows += range(len(rows.token_ids))
+        for chunk in work.chunks:
+            rows.add_chunk(chunk, plan)
+        return self._batch(rows)
+
+    def _batch(self, rows: _Rows) -> Batch:
+        size = self._pool.block_size
+        starts, stops = np.array(rows.starts, np.int32), np.array(rows.stops, np.int32)
+        query_starts = np.zeros(len(starts) + 1, np.int32)
+        np.cumsum(stops - starts, out=query_starts[1:])
+        owner = np.repeat(np.arange(len(starts)), stops - starts)
+        positions = np.arange(len(owner), dtype=np.int32) - (query_starts[:-1] - starts)[owner]
+        tables = self._matrix.stack(rows.tables)
+        slots = tables[owner, positions // size] * size + positions % size
+        is_written = positions >= np.array(rows.first_new, np.int32)[owner]
+        return Batch(
+            token_ids=np.array(rows.token_ids, np.int32),
+            positions=positions,
+            slots=np.where(is_written, slots, np.int32(-1)),
+            query_starts=query_starts,
+            context_lens=stops,
+            block_tables=tables,
+            wanted=np.array(rows.wanted, np.int32),
+            copies=self._pool.take_copies(),
+        )
+
+
+class _Rows:
+    """What the arrays of a batch are made of: bounds and table of each chunk, all token ids, all wanted rows."""
+
+    __slots__ = ("first_new", "starts", "stops", "tables", "token_ids", "wanted")
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.starts: list[int] = []
+        self.stops: list[int] = []
+        self.first_new: list[int] = []
+        self.tables: list[BlockTable] = []
+        self.wanted: list[int] = []
+
+    def add_draw(self, request: Request, plan: SamplingPlan) -> None:
+        """The last token of each sequence, which is a chunk of its own."""
+        draw, processing = request.draw, request.processing
+        assert draw is not None
+        for sequence in draw.sequences:
+            tokens = sequence._tokens
+            stop = len(tokens)
+            if not processing.is_identity:
+                plan.processed.append((len(self.wanted), processing, tokens[:], sequence.prompt_len))
+            plan.draw_warps.append(draw.warp)
+            plan.draw_counters.append(sequence._next_counter())
+            self.wanted.append(len(self.token_ids))
+            self.token_ids.append(tokens[-1])
+            self.starts.append(stop - 1)
+            self.stops.append(stop)
+            self.first_new.append(stop - 1)
+            self.tables.append(sequence._table)
+
+    def add_chunk(self, chunk: Chunk, plan: SamplingPlan) -> None:
+        first_token = len(self.token_ids) - chunk.start
+        self.token_ids += chunk.task.tokens(chunk.start, chunk.stop)
+        self.starts.append(chunk.start)
+        self.stops.append(chunk.stop)
+        self.first_new.append(chunk.first_new)
+        self.tables.append(chunk.task.leader._table)
         for position in range(chunk.first_row, chunk.stop):
-            _ask(chunk, position, len(wanted), plan)
-            wanted.append(first_token + position)
-    bounds = np.array([(chunk.start, chunk.stop, chunk.first_new) for chunk in chunks], np.int32)
-    starts = np.array(query_starts, np.int32)
-    owner = np.repeat(np.arange(len(chunks)), np.diff(starts))
-    positions = (np.arange(len(token_ids)) - starts[owner] + bounds[owner, 0]).astype(np.int32)
-    tables = _stack_tables(chunks, pool)
-    slots = tables[owner, positions // pool.block_size] * pool.block_size + positions % pool.block_size
-    return Batch(
-        token_ids=np.array(token_ids, np.int32),
-        positions=positions,
-        slots=np.where(positions < bounds[owner, 2], np.int32(-1), slots),
-        query_starts=starts,
-        context_lens=bounds[:, 1].copy(),
-        block_tables=tables,
-        wanted=np.array(wanted, np.int32),
-        copies=pool.take_copies(),
-    )
+            _ask(chunk, position, len(self.wanted), plan)
+            self.wanted.append(first_token + position)
 
 
-def row_owners(chunks: list[Chunk]) -> list[Request]:
+def row_owners(work: Work) -> list[Request]:
     """The request each wanted row belongs to, in the order of `Batch.wanted`."""
-    return [chunk.request for chunk in chunks for _ in range(num_rows(chunk))]
+    owners = [request for request in work.draws if request.draw for _ in request.draw.sequences]
+    return owners + [chunk.request for chunk in work.chunks for _ in range(num_rows(chunk))]
 
 
 def num_rows(chunk: Chunk) -> int:
@@ -57,11 +114,3 @@ def _ask(chunk: Chunk, position: int, row: int, plan: SamplingPlan) -> None:
         plan.processed.append((row, processing, task.context(position), task.leader.prompt_len))
     for pending, index in task.consumers:
         pending.ask(plan, row, index, position - task.first_row)
-
-
-def _stack_tables(chunks: list[Chunk], pool: BlockPool) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    counts = [pool.blocks_for(chunk.stop) for chunk in chunks]
-    tables = np.zeros((len(chunks), max(counts)), np.int32)
-    for row, (chunk, count) in enumerate(zip(chunks, counts, strict=True)):
-        tables[row, :count] = chunk.task.leader._table._blocks[:count]
-    return tables

@@ -19,15 +19,15 @@ from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import checked_wants
 from chatserve.engine import sampler
-from chatserve.engine.batching import build_batch, num_rows, row_owners
+from chatserve.engine.batching import BatchBuilder, num_rows, row_owners
 from chatserve.engine.generation import Delta, GenerationRequest
 from chatserve.engine.named_prefixes import NamedPrefixes
+from chatserve.engine.plain_draws import read_draws
 from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.request_factory import EngineLimits, RequestFactory
-from chatserve.engine.rows import expand
 from chatserve.engine.sampler import SamplingPlan, SamplingResult
-from chatserve.engine.scheduler import Chunk, Limits, Scheduler
+from chatserve.engine.scheduler import Chunk, Limits, Scheduler, Work
 from chatserve.engine.watchdog import Watchdog
 from chatserve.errors import ChatserveError, GenerationError, RequestError
 from chatserve.kv import BlockPool, check_integrity
@@ -46,7 +46,7 @@ class Step:
     runner: Runner
     batch: Batch
     plan: SamplingPlan
-    chunks: list[Chunk]
+    work: Work
     result: SamplingResult | None = None
     error: Exception | None = None
 
@@ -82,6 +82,7 @@ class Engine:
         self.prefix_cache = PrefixCache(self.pool, limits.prefix_caching)
         sizes = Limits(limits.max_batch_tokens, limits.max_running_sequences)
         self.scheduler = Scheduler(self.pool, sizes, self.prefix_cache)
+        self._batches = BatchBuilder(self.pool)
         self.requests: dict[Request, None] = {}
         self._watchdog = Watchdog(limits.decoder_timeout)
         self.num_steps = 0
@@ -186,25 +187,29 @@ class Engine:
 
     def begin_step(self) -> Step | None:
         """Schedule and build the next step; None when there are no requests."""
-        chunks = self._schedule()
-        if not chunks:
+        work = self._schedule()
+        if not work:
             return None
         plan = SamplingPlan()
-        batch = build_batch(chunks, self.pool, plan)
+        batch = self._batches.build(work, plan)
         self.num_steps += 1
-        return Step(self.runner, batch, plan, chunks)
+        return Step(self.runner, batch, plan, work)
 
     def end_step(self, step: Step) -> None:
         """Take over what a step brought, resume the decoders whose awaits are complete, and emit their deltas."""
         broken = self._broken(step)
         for request, error in broken.items():
             self.fail(request, error)
+        for request in step.work.draws:
+            if not request.is_finished:
+                self._advance_draw(request)
         advanced: dict[Request, None] = {}
-        for chunk in step.chunks:
+        for chunk in step.work.chunks:
             if not chunk.request.is_finished:
                 self._advance(chunk)
                 advanced[chunk.request] = None
         with self._watchdog:
+            self._answer_draws(step)
             for request in advanced:
                 self._collect(request, step)
 
@@ -219,16 +224,37 @@ class Engine:
 
     # parts
 
-    def _schedule(self) -> list[Chunk]:
+    def _schedule(self) -> Work:
         while True:
-            chunks = self.scheduler.schedule()
+            work = self.scheduler.schedule()
             exhausted, self.scheduler.exhausted = self.scheduler.exhausted, []
             for request in exhausted:
                 self._finish_exhausted(request)
-            if chunks or not self.requests:
-                return chunks
+            if work or not self.requests:
+                return work
             if not exhausted:
                 raise RuntimeError("the scheduler found nothing to run although requests are waiting")
+
+    def _advance_draw(self, request: Request) -> None:
+        """The last tokens of a plain draw's sequences are computed: index the blocks that became full."""
+        assert request.draw is not None
+        sequences = request.draw.sequences
+        request.num_computed_tokens += len(sequences)
+        request.num_rows += len(sequences)
+        for sequence in sequences:
+            if not sequence._table.num_open:
+                self.prefix_cache.contribute(request, sequence)
+
+    def _answer_draws(self, step: Step) -> None:
+        """Resume the decoders of the step's plain draws; their rows, and so their answers, come first and in order."""
+        place, result = 0, step.result
+        for request in step.work.draws:
+            draw = request.draw
+            assert draw is not None
+            if not request.is_finished:
+                assert result is not None
+                self._continue(request, [read_draws(draw, result, place)])
+            place += len(draw.sequences)
 
     def _advance(self, chunk: Chunk) -> None:
         """The chunk's tokens are computed: note it in the task, and give its KV to the task's other members."""
@@ -248,14 +274,14 @@ class Engine:
         """Requests that a failed forward, or rows that mean nothing, have ended."""
         if step.error is not None:
             error = GenerationError(f"the model failed: {step.error}", code="model_error")
-            return {chunk.request: error for chunk in step.chunks}
+            return dict.fromkeys(step.work.requests(), error)
         assert step.result is not None
         if not step.result.bad_rows:
             return {}
         message = "the model gave NaN, or every next token is forbidden"
         return {
             owner: GenerationError(message, code="model_error")
-            for row, owner in enumerate(row_owners(step.chunks))
+            for row, owner in enumerate(row_owners(step.work))
             if row in step.result.bad_rows
         }
 
@@ -266,7 +292,10 @@ class Engine:
             pending.collect(step.result)
         if request.tasks:
             return
-        answers = [pending.answer() for pending in request.pending]
+        self._continue(request, [pending.answer() for pending in request.pending])
+
+    def _continue(self, request: Request, answers: list[object]) -> None:
+        """Resume the decoder; whatever it raises ends its request."""
         try:
             self._resume(request, answers)
         except KeyboardInterrupt:
@@ -287,14 +316,10 @@ class Engine:
             if request.num_open == 0:
                 self._finish(request)
                 return
-            if max(request.num_rows, request.num_awaits) > request.max_rows:
+            if request.num_rows > request.max_rows or request.num_awaits > request.max_rows:
                 raise DecoderError(f"the decoder asked for more than {request.max_rows} rows without coming to an end")
-            request.pending, request.tasks = expand(wants, request.num_top)
-            request.num_awaits += 1
-            for want in wants:
-                for sequence in want.sequences:
-                    sequence._last_awaited = request.num_awaits
-            if request.tasks:
+            request.begin_await(wants)
+            if request.draw is not None or request.tasks:
                 return
             answers = [pending.answer() for pending in request.pending]
 

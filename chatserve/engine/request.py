@@ -10,9 +10,11 @@ from chatserve.decoding.context import Context
 from chatserve.decoding.group import SequenceGroup
 from chatserve.decoding.randomness import MASK
 from chatserve.decoding.sequence import ForkPoint, Sequence
+from chatserve.decoding.wants import SampleWant, Want
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
 from chatserve.engine.output import ChoiceOutput
-from chatserve.engine.rows import PendingWant, RowTask
+from chatserve.engine.plain_draws import as_plain_draw
+from chatserve.engine.rows import PendingWant, RowTask, expand
 from chatserve.engine.sampler import Processing
 from chatserve.errors import ChatserveError
 
@@ -25,6 +27,7 @@ class Request:
     Attributes:
         arrival: place in the order of arrival; the scheduler's notion of first come, first served.
         order: what the policy sorts by; smaller goes first.
+        draw: the current await while it goes the short way; then there are no tasks and no pending wants.
         tasks: row tasks of the current await that are not done.
         pending: wants of the current await.
         num_sequences: most sequences the decoder said it would hold at once.
@@ -65,6 +68,7 @@ class Request:
         ]
         self.num_open = given.sampling.n  # choices that are not finished
         self.prompt_logprobs: list[PublishedToken] | None = None
+        self.draw: SampleWant | None = None
         self.pending: list[PendingWant] = []
         self.tasks: list[RowTask] = []
         self.num_awaits = 0
@@ -93,17 +97,43 @@ class Request:
         assert self.context is not None
         return [[sample.token for sample in choice.samples] for choice in self.context._choices]
 
+    def begin_await(self, wants: tuple[Want[Any], ...]) -> None:
+        """The decoder awaits these. Raises DecoderError when a named sequence was freed or truncated meanwhile."""
+        self.num_awaits += 1
+        for want in wants:
+            want.check()
+            for sequence in want.sequences:
+                sequence._last_awaited = self.num_awaits
+        self.draw = None if self.num_top else as_plain_draw(wants)
+        if self.draw is None:
+            self.pending, self.tasks = expand(wants, self.num_top)
+
+    def take_apart(self) -> None:
+        """Let the current await go the general way."""
+        if self.draw is not None:
+            self.pending, self.tasks = expand((self.draw,), self.num_top)
+            self.draw = None
+
+    def named(self) -> set[Sequence]:
+        """Sequences that the rest of the current await needs."""
+        if self.draw is not None:
+            return set(self.draw.sequences)
+        return {member for task in self.tasks for member in (task.leader, *task.followers)}
+
     def num_blocks_lacking(self) -> int:
         """Blocks that its current await still has to take, counting what forks share once, and one more for each
         further sequence that the decoder may hold."""
         pool = self.group.pool
         shared: set[ForkPoint] = set()
-        total = max(0, self.num_sequences - len(self.tasks))
-        for task in self.tasks:
-            held = task.leader._table.num_blocks
-            lacking = pool.blocks_for(task.end) - held
+        ends = [(task.leader, task.end) for task in self.tasks]
+        if self.draw is not None:
+            ends = [(sequence, len(sequence)) for sequence in self.draw.sequences]
+        total = max(0, self.num_sequences - len(ends))
+        for leader, end in ends:
+            held = leader._table.num_blocks
+            lacking = pool.blocks_for(end) - held
             if lacking > 0:
-                total += lacking - max(0, _num_shared(task.leader, shared) // pool.block_size - held)
+                total += lacking - max(0, _num_shared(leader, shared) // pool.block_size - held)
         return total
 
 

@@ -6,7 +6,7 @@ import operator
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,16 +20,19 @@ from chatserve.decoding.samples import Sample
 from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import ScoreWant, Warp
 from chatserve.engine import sampler
-from chatserve.engine.generation import GenerationRequest, PublishedToken
+from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken
 from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.output import published
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.sampler import Processing
 from chatserve.engine.validation import check_request
-from chatserve.errors import ContextLengthError, DecoderError, RequestError
+from chatserve.errors import ChatserveError, ContextLengthError, DecoderError, RequestError
 from chatserve.kv import BlockPool
 from chatserve.models.runner import ModelInfo
 from chatserve.text import StopMatcher, Vocabulary
+
+if TYPE_CHECKING:
+    from chatserve.text.grammar_state import GrammarState
 
 _EXTRA_PROMPTS = 1 << 40  # number of the first `Context.sequence` prompt among the forks a seed is derived for
 
@@ -75,11 +78,21 @@ class RequestFactory:
         if given.sampling.seed is None:
             given = _with_seed(given, random.getrandbits(63))
         group = SequenceGroup(self._pool, self._rules(given), self._limits.max_sequences)
-        processing = Processing(given.sampling, group.rules.end_token_ids)
+        grammar = self._grammar_state(given)
+        processing = Processing(given.sampling, group.rules.end_token_ids, grammar)
         self._num_made += 1
         request = Request(given, group, processing, num_sequences, listener, self._num_made, decoder.name)
         self._start(request, decoder, params)
+        if grammar is not None:
+            request.listener = _checked_by(grammar, request, listener)
         return request
+
+    def _grammar_state(self, given: GenerationRequest) -> GrammarState | None:
+        if given.grammar is None:
+            return None
+        from chatserve.text.grammar_state import GrammarState  # llguidance takes a tenth of a second to import
+
+        return GrammarState(self._vocabulary.grammars.compile(given.grammar), self._info.vocab_size)
 
     def _start(self, request: Request, decoder: Decoder, params: object) -> None:
         context = Context(request.group, request.given.sampling, _Host(request, self.prefixes), request.trace)
@@ -128,10 +141,7 @@ class _Host:
         self._num_prompts = 0
 
     def draw(self, sequence: Sequence, logits: NDArray[np.float32], warp: Warp) -> Sample:
-        epoch, ordinal = sequence._counter
-        sequence._counter = (epoch, ordinal + 1)
-        counter = (sequence._key, epoch, len(sequence), ordinal)
-        request = self._request
+        counter, request = sequence._next_counter(), self._request
         return sampler.draw_immediately(
             logits, request.processing, sequence.tokens, sequence.prompt_len, warp, counter, request.num_top
         )
@@ -171,6 +181,20 @@ def _default_decoder(given: GenerationRequest) -> str:
 
 def _with_seed(given: GenerationRequest, seed: int) -> GenerationRequest:
     return msgspec.structs.replace(given, sampling=msgspec.structs.replace(given.sampling, seed=seed))
+
+
+def _checked_by(grammar: GrammarState, request: Request, listener: Listener) -> Listener:
+    """A listener that lets no choice end by an end token where the grammar is incomplete: decoders may append anything."""
+
+    def listen(news: Delta | ChatserveError | None) -> None:
+        if isinstance(news, Delta) and news.finish_reason == "stop":
+            tokens = request.published_token_ids()[news.choice]
+            has_end = tokens and tokens[-1] in request.group.rules.vocabulary.end_token_ids
+            if has_end and not grammar.accepts(tokens[:-1]):
+                raise DecoderError("the decoder has appended tokens that the grammar does not allow")
+        listener(news)
+
+    return listen
 
 
 async def _with_prompt_logprobs(request: Request, context: Context, decoder: Coroutine[Any, Any, None]) -> None:

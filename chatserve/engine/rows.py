@@ -145,7 +145,7 @@ class _PendingSample(PendingWant):
 
     def __init__(self, want: SampleWant, num_top: int) -> None:
         super().__init__(want, num_top)
-        self.counters = [_next_counter(sequence) for sequence in want.sequences]
+        self.counters = [sequence._next_counter() for sequence in want.sequences]
 
     def ask(self, plan: SamplingPlan, row: int, index: int, offset: int) -> None:
         place = plan.add_draw(row, self.want.warp, self._counter(index, offset))
@@ -246,16 +246,10 @@ _PENDING: dict[type[Want[Any]], type[PendingWant]] = {
 def expand(wants: tuple[Want[Any], ...], num_top: int) -> tuple[list[PendingWant], list[RowTask]]:
     """Pending wants and the row tasks they need; equal token strings become one task.
 
-    Raises DecoderError when a named sequence was freed or truncated since it was named.
-
     Args:
-        wants: what the decoder awaits.
+        wants: what the decoder awaits; checked.
         num_top: alternatives to report with each token.
     """
-    for want in wants:
-        want.check()
-    if len(wants) == 1 and len(wants[0].sequences) == 1:  # by far the most frequent
-        return _expand_single(wants[0], num_top)
     pending = [_pending(want, num_top) for want in wants]
     tasks: dict[Any, RowTask] = {}
     for item in pending:
@@ -268,13 +262,6 @@ def _pending(want: Want[Any], num_top: int) -> PendingWant:
     return _PENDING[type(want)](want, num_top if want.num_top is None else want.num_top)
 
 
-def _expand_single(want: Want[Any], num_top: int) -> tuple[list[PendingWant], list[RowTask]]:
-    pending = _pending(want, num_top)
-    task = RowTask(want.sequences[0], want.drafts[0] if want.drafts else _NO_DRAFT, want.last, want.is_raw)
-    task.consumers.append((pending, 0))
-    return [pending], [task]
-
-
 def _task_for(tasks: dict[Any, RowTask], sequence: Sequence, draft: list[int], want: Want[Any]) -> RowTask:
     point = sequence._fork_point
     identity = point if point is not None and point.length == len(sequence) else sequence
@@ -285,13 +272,6 @@ def _task_for(tasks: dict[Any, RowTask], sequence: Sequence, draft: list[int], w
     else:
         task.join(sequence)
     return task
-
-
-def _next_counter(sequence: Sequence) -> tuple[int, int, int, int]:
-    """(key, epoch, position, ordinal) of the next draw of a sequence; counts it."""
-    epoch, ordinal = sequence._counter
-    sequence._counter = (epoch, ordinal + 1)
-    return sequence._key, epoch, len(sequence._tokens), ordinal
 
 
 def _agreed(samples: list[Sample], draft: list[int]) -> list[Sample]:

@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from chatserve.decoding.sequence import Sequence
+from chatserve.engine.plain_draws import take_slots
 from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Request
 from chatserve.engine.rows import RowTask
@@ -33,6 +34,26 @@ class Chunk:
     stop: int
     first_new: int
     first_row: int
+
+
+@dataclass(slots=True)
+class Work:
+    """What runs in one step.
+
+    Attributes:
+        draws: requests whose await goes the short way: one row for each sequence that it names.
+        chunks: everything else.
+    """
+
+    draws: list[Request]
+    chunks: list[Chunk]
+
+    def __bool__(self) -> bool:
+        return bool(self.draws or self.chunks)
+
+    def requests(self) -> dict[Request, None]:
+        """Those that take part, each once."""
+        return dict.fromkeys([*self.draws, *(chunk.request for chunk in self.chunks)])
 
 
 @dataclass(slots=True)
@@ -75,13 +96,24 @@ class Scheduler:
                 self.num_preempted -= 1
             self.waiting.remove(request)
 
-    def schedule(self) -> list[Chunk]:
-        """Choose the next step's chunks and give them blocks; may preempt, release idle KV, note exhausted requests."""
+    def schedule(self) -> Work:
+        """Choose the next step's work and give it blocks; may preempt, release idle KV, note exhausted requests."""
         self._admit()
+        draws: list[Request] = []
         chunks: list[Chunk] = []
         prefills: list[tuple[Request, RowTask]] = []
         budget = self.limits.max_batch_tokens
         for request in list(self.running):
+            draw = request.draw
+            if (
+                draw is not None
+                and len(draw.sequences) <= budget
+                and request.is_running
+                and take_slots(draw, self.pool)
+            ):
+                draws.append(request)
+                budget -= len(draw.sequences)
+                continue
             for task in self._ready_tasks(request) if request.is_running else ():
                 if task.end - task.start > 1:
                     prefills.append((request, task))  # after the decodes, so that a long prompt never stalls them
@@ -89,7 +121,10 @@ class Scheduler:
                     budget -= self._schedule_task(request, task, budget, chunks)
         for request, task in prefills:
             budget -= self._schedule_task(request, task, budget, chunks)
-        return [chunk for chunk in chunks if chunk.request.is_running]
+        return Work(
+            [request for request in draws if request.is_running],
+            [chunk for chunk in chunks if chunk.request.is_running],
+        )
 
     def _schedule_task(self, request: Request, task: RowTask, budget: int, chunks: list[Chunk]) -> int:
         """Add as much of the task as budget and blocks allow; answers the tokens spent."""
@@ -139,6 +174,7 @@ class Scheduler:
 
     def _ready_tasks(self, request: Request) -> list[RowTask]:
         """Tasks that may run now: all but those that wait for a common part, or for another task of their sequence."""
+        request.take_apart()
         leaders: set[Sequence] = set()
         ready: list[RowTask] = []
         for place, task in enumerate(request.tasks):
@@ -208,7 +244,7 @@ class Scheduler:
     def _release_idle(self) -> bool:
         """Let one idle sequence, of the newest request that has any, give up KV: private tails before shared blocks."""
         for request in reversed(self.running):
-            named = {member for task in request.tasks for member in (task.leader, *task.followers)}
+            named = request.named()
             idle = [sequence for sequence in request.group.live if sequence not in named and sequence._table.num_blocks]
             for release in (Sequence._give_up_tail, Sequence._give_up_kv):
                 for sequence in sorted(idle, key=lambda candidate: candidate._last_awaited):

@@ -33,7 +33,8 @@ class Batch:
             the pages already (the position is only run again for its logits) and must not be written.
         query_starts: int32[S + 1], prefix sums of the chunk lengths.
         context_lens: int32[S], equals the position of the chunk's last token + 1.
-        block_tables: int32[S, W], physical block of each logical block; entries past the context are 0.
+        block_tables: int32[S, W], physical block of each logical block; entries past the context mean nothing. It is
+            the engine's own, kept from step to step: read only, valid until the next batch is built.
         wanted: int32[R], indices into the T tokens, ascending: the rows whose logits are wanted. May be empty.
         copies: int32[C, 2], (source, destination) blocks to copy, all layers, BEFORE anything is written.
         swap_out: int32[., 2], (device block, host block) pairs to save before `copies` run.
