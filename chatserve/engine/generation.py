@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from chatserve.decoding.sampling import Sampling
+from chatserve.text import Grammar
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +22,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         priority: used by the priority policy; lower runs first.
         cache_salt: keeps this request's KV apart from requests with another salt.
         return_trace: keep what the decoder traces.
+        grammar: what the text of every choice must look like; None: anything.
         prompt_logprobs: report log-probabilities of the prompt tokens, with this many alternatives; None: do not.
     """
 
@@ -33,11 +34,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     cache_salt: str | None = None
     return_trace: bool = False
+    grammar: Grammar | None = None
     prompt_logprobs: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(msgspec.Struct, frozen=True):
     """A token with its log-probability (stage *processed*); `logprob` is None when the decoder forced the token."""
 
     token_id: int
@@ -45,8 +46,7 @@ class TokenLogprob:
     logprob: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedToken:
+class PublishedToken(msgspec.Struct, frozen=True):
     """One token of an answer.
 
     Attributes:
@@ -63,8 +63,7 @@ class PublishedToken:
     top: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """News of one choice. `text` may be empty while text is held back (a partial character, a possible stop string).
 
     `finish_reason` ("stop" or "length") comes exactly once a choice, with its last delta.
@@ -78,8 +77,7 @@ class Delta:
     trace: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Token counts of a request: what the choices returned, not what a search spent.
 
     `computed_tokens` is what the search spent: tokens run through the model, prompt included.

@@ -184,7 +184,7 @@ def _with_seed(given: GenerationRequest, seed: int) -> GenerationRequest:
 
 
 def _checked_by(grammar: GrammarState, request: Request, listener: Listener) -> Listener:
-    """A listener that lets no choice end by an end token where the grammar is incomplete: decoders may append anything."""
+    """A listener that lets no choice end while the grammar is incomplete: decoders may append anything."""
 
     def listen(news: Delta | ChatserveError | None) -> None:
         if isinstance(news, Delta) and news.finish_reason == "stop":

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +18,30 @@ from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.wants import Warp
 from chatserve.engine import sampling_kernels as kernels
 
+if TYPE_CHECKING:
+    from chatserve.text.grammar_state import GrammarState
+
 Row = NDArray[np.float32]
 
 
 class Processing:
-    """What turns a request's raw logits into processed ones: penalties, bias and tokens that are impossible yet."""
+    """What turns a request's raw logits into processed ones: penalties, bias and tokens that are impossible (yet).
 
-    __slots__ = ("_bias", "_biased_ids", "_end_ids", "_min_tokens", "_penalties", "is_identity")
+    A grammar lets the answer end only where it is complete, and has precedence over `min_tokens` where nothing else
+    may follow. Behind tokens that it does not allow itself, such as a rejected draft, it says nothing.
+    """
 
-    def __init__(self, sampling: Sampling, end_token_ids: frozenset[int]) -> None:
+    __slots__ = ("_bias", "_biased_ids", "_end_ids", "_min_tokens", "_penalties", "grammar", "is_identity")
+
+    def __init__(self, sampling: Sampling, end_token_ids: frozenset[int], grammar: GrammarState | None = None) -> None:
         self._penalties = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
         self._biased_ids = np.array(list(sampling.logit_bias), np.int64)
         self._bias = np.array(list(sampling.logit_bias.values()), np.float32)
         self._end_ids = np.array(sorted(end_token_ids), np.int64)
         self._min_tokens = sampling.min_tokens
-        self.is_identity = self._penalties == (1.0, 0.0, 0.0) and not sampling.logit_bias and not sampling.min_tokens
+        self.grammar = grammar
+        changes_nothing = self._penalties == (1.0, 0.0, 0.0) and not sampling.logit_bias and not sampling.min_tokens
+        self.is_identity = changes_nothing and grammar is None
 
     def apply(self, row: Row, context: list[int], prompt_len: int) -> None:
         """Process one row float32[V] in place; `context` are the tokens before the one it predicts."""
@@ -40,8 +49,14 @@ class Processing:
             kernels.penalise(row, np.array(context, np.int64), prompt_len, *self._penalties)
         if len(self._biased_ids):
             row[self._biased_ids] += self._bias
-        if self._min_tokens and len(context) - prompt_len < self._min_tokens:
+        allowed = self.grammar.allowed(context[prompt_len:]) if self.grammar else None
+        must_end = allowed is not None and allowed.must_end
+        if self._min_tokens and len(context) - prompt_len < self._min_tokens and not must_end:
             row[self._end_ids] = -np.inf
+        if allowed is not None:
+            if allowed.may_end:
+                allowed.tokens[self._end_ids] = True
+            row[~allowed.tokens] = -np.inf
 
 
 @dataclass(slots=True)

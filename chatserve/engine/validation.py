@@ -27,6 +27,12 @@ def check_request(given: GenerationRequest, info: ModelInfo) -> None:
             param="prompt",
             code="invalid_value",
         )
+    if given.grammar is not None and given.sampling.ignore_eos:
+        raise RequestError(
+            f"ignore_eos: cannot be combined with {given.grammar.param}, whose answers must end",
+            param="ignore_eos",
+            code="invalid_value",
+        )
     wanted = given.sampling.max_tokens
     if len(prompt) >= info.max_model_len or len(prompt) + (wanted or 0) > info.max_model_len:
         asked = f"{len(prompt)} tokens in the prompt" + (f" and {wanted} for the answer" if wanted else "")

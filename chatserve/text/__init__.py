@@ -5,12 +5,14 @@ of a second to import.
 """
 
 from chatserve.text.detokenizer import Detokenizer
+from chatserve.text.grammar import Grammar
 from chatserve.text.stops import StopHolder, StopMatcher, find_stop
 from chatserve.text.text_stream import TextStream, final_text
 from chatserve.text.vocabulary import Vocabulary
 
 __all__ = [
     "Detokenizer",
+    "Grammar",
     "StopHolder",
     "StopMatcher",
     "TextStream",

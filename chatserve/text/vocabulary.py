@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
 from chatserve.errors import RequestError
 from chatserve.text.detokenizer import Detokenizer
 from chatserve.text.token_bytes import build_byte_table
+
+if TYPE_CHECKING:
+    from chatserve.text.grammar_compiler import GrammarCompiler
 
 
 class Vocabulary:
@@ -91,6 +95,13 @@ class Vocabulary:
     def detokenizer(self) -> Detokenizer:
         """A fresh incremental decoder for one text."""
         return Detokenizer(self.byte_table)
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiles grammars for these tokens."""
+        from chatserve.text.grammar_compiler import GrammarCompiler  # llguidance takes a tenth of a second to import
+
+        return GrammarCompiler(self)
 
     @cached_property
     def _plain_tokenizer(self) -> Tokenizer:
