@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from chatserve.decoding import Context, Params, Rejected, Sample, Sequence, TopK, common_length, decoder
+from chatserve.decoding import Context, Params, Rejected, Sample, SearchTree, Sequence, TopK, common_length, decoder
 
 Scores: TypeAlias = NDArray[np.float64]
 
@@ -38,9 +38,11 @@ class FinishedHypotheses:
         """Log-probability, normalised by the generated length (the end token counts), or as if it had `length`."""
         return float(hypothesis.logprob / (length or hypothesis.num_generated) ** self.params.length_penalty)
 
-    def offer(self, hypothesis: Sequence) -> None:
-        """Keep the hypothesis if it is among the best."""
-        self.best = sorted([*self.best, hypothesis], key=self.score, reverse=True)[: self.width]
+    def offer(self, hypothesis: Sequence) -> list[Sequence]:
+        """Keep the hypothesis if it is among the best; answers the one that had to go, if any."""
+        ranked = sorted([*self.best, hypothesis], key=self.score, reverse=True)
+        self.best = ranked[: self.width]
+        return ranked[self.width :]
 
     def settled(self, beams: list[Sequence]) -> bool:
         """Whether the search is over: no live beam can still enter the list, as `early_stopping` understands it."""
@@ -70,23 +72,29 @@ def best_extensions(beams: list[Sequence], top: TopK, scores: Scores, count: int
 
 
 def extend(
-    beams: list[Sequence], top: TopK, scores: Scores, count: int, finished: FinishedHypotheses
+    beams: list[Sequence], extensions: Iterator[tuple[Sequence, Sample]], finished: FinishedHypotheses, tree: SearchTree
 ) -> list[Sequence]:
     """The next live beams; extensions that end are offered to `finished`, the old beams are freed.
 
     An extension that ends counts only among the first `width` candidates.
     """
     extended: list[Sequence] = []
-    for rank, (parent, sample) in enumerate(best_extensions(beams, top, scores, count)):
+    for rank, (parent, sample) in enumerate(extensions):
         child = parent.fork()
         if not child.append(sample):
             extended.append(child)
+            tree.add(parent, sample, "kept", child)
+        elif rank < finished.width:
+            tree.add(parent, sample, "finished", child)
+            for loser in finished.offer(child):
+                tree.change(loser, "dropped")
+            child.free()
         else:
-            if rank < finished.width:
-                finished.offer(child)
+            tree.add(parent, sample, "dropped")
             child.free()
         if len(extended) == finished.width:
             break
+    tree.drop(extensions)
     for beam in beams:
         beam.free()
     return extended
@@ -101,13 +109,15 @@ async def beam(ctx: Context, prompt: Sequence, params: BeamParams) -> None:
     if params.width < ctx.n:
         raise Rejected("decoder_params.width", f"is {params.width}, must be at least n = {ctx.n}")
     beams, finished = [prompt], FinishedHypotheses(params, params.width, ctx.max_tokens)
-    count = max(2, 1 + len(ctx.end_tokens)) * params.width
+    count, tree = max(2, 1 + len(ctx.end_tokens)) * params.width, SearchTree(ctx, [prompt])
     while not finished.settled(beams):
         top = await ctx.topk(beams, count)
-        beams = extend(beams, top, totals(beams, top), count, finished)
-        ctx.trace(beams=[beam.generated for beam in beams], scores=[beam.logprob for beam in beams])
+        beams = extend(beams, best_extensions(beams, top, totals(beams, top), count), finished, tree)
+        tree.step(beams=[beam.generated for beam in beams], scores=[beam.logprob for beam in beams])
         possible = beams + finished.best
         for index in range(ctx.n):
             ctx.publish(possible[0], index, length=common_length(possible))
-    for index, hypothesis in enumerate((finished.best + beams)[: ctx.n]):
-        ctx.publish(hypothesis, index)
+    ranked = finished.best + beams
+    for index in range(ctx.n):
+        ctx.publish(ranked[index], index)
+    tree.conclude(ranked)

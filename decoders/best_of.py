@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chatserve.decoding import Context, Params, Rejected, Sequence, complete, decoder
+from chatserve.decoding import Context, Params, Rejected, SearchTree, Sequence, complete, decoder
 
 
 class BestOfParams(Params, frozen=True):
@@ -19,7 +19,9 @@ async def best_of(ctx: Context, prompt: Sequence, params: BestOfParams) -> None:
     if params.best_of < ctx.n:
         raise Rejected("decoder_params.best_of", f"is {params.best_of}, must be at least n = {ctx.n}")
     answers = [prompt] + [prompt.fork() for _ in range(params.best_of - 1)]
-    await complete(ctx, answers)
+    tree = SearchTree(ctx, answers)
+    await complete(ctx, answers, tree=tree)
     answers.sort(key=lambda answer: answer.mean_logprob, reverse=True)
     for index in range(ctx.n):
         ctx.publish(answers[index], index)
+    tree.conclude(answers, scores=[answer.mean_logprob for answer in answers])

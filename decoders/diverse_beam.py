@@ -6,8 +6,8 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from chatserve.decoding import Context, Rejected, Sequence, common_length, decoder
-from decoders.beam import BeamParams, FinishedHypotheses, extend, totals
+from chatserve.decoding import Context, Rejected, SearchTree, Sequence, common_length, decoder
+from decoders.beam import BeamParams, FinishedHypotheses, best_extensions, extend, totals
 
 
 class DiverseBeamParams(BeamParams, frozen=True):
@@ -43,6 +43,7 @@ async def diverse_beam(ctx: Context, prompt: Sequence, params: DiverseBeamParams
     width = params.width // params.groups
     count = max(2, 1 + len(ctx.end_tokens)) * width
     groups = [Group([prompt.fork()], FinishedHypotheses(params, width, ctx.max_tokens)) for _ in range(params.groups)]
+    tree = SearchTree(ctx, [beam for group in groups for beam in group.beams])
     prompt.free()
     while live := [group for group in groups if not group.finished.settled(group.beams)]:
         tops = await ctx.gather(*(ctx.topk(group.beams, count + params.width) for group in live))
@@ -50,8 +51,10 @@ async def diverse_beam(ctx: Context, prompt: Sequence, params: DiverseBeamParams
         for group, top in zip(live, tops, strict=True):
             repeats = (top.tokens[:, :, None] == np.array(chosen, np.int64)).sum(-1)
             scores = totals(group.beams, top) - params.diversity_penalty * repeats
-            group.beams = extend(group.beams, top, scores, count, group.finished)
+            extensions = best_extensions(group.beams, top, scores, count)
+            group.beams = extend(group.beams, extensions, group.finished, tree)
             chosen += [beam[-1] for beam in group.beams]
+        tree.step()
         everything = [hypothesis for group in groups for hypothesis in group.possible]
         for index in range(ctx.n):
             ctx.publish(everything[0], index, length=common_length(everything))
@@ -59,3 +62,4 @@ async def diverse_beam(ctx: Context, prompt: Sequence, params: DiverseBeamParams
     best = [hypothesis for hypothesis in in_turn if hypothesis is not None]
     for index in range(ctx.n):
         ctx.publish(best[index], index)
+    tree.conclude(best)

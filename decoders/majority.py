@@ -1,12 +1,15 @@
 """Majority vote, or self-consistency: sample several answers, return one of the most frequent result."""
 
-import re
+import time
 from collections import Counter
 from typing import Annotated
 
+import regex
 from msgspec import Meta
 
-from chatserve.decoding import Context, Params, Rejected, Sequence, complete, decoder
+from chatserve.decoding import Context, DecoderError, Params, Rejected, SearchTree, Sequence, complete, decoder
+
+PATIENCE = 0.2  # seconds of processor time for all matching of one vote: meanwhile nobody else is served
 
 
 class MajorityParams(Params, frozen=True):
@@ -18,10 +21,18 @@ class MajorityParams(Params, frozen=True):
     ] = r"(-?\d+(?:\.\d+)?)"
 
 
-def extract(pattern: re.Pattern[str], text: str) -> str | None:
-    """What an answer votes for: the last match of the pattern, None without one."""
-    matches = list(pattern.finditer(text))
-    return (matches[-1][1] if pattern.groups else matches[-1][0]) if matches else None
+def extract(pattern: "regex.Pattern[str]", text: str, deadline: float) -> str | None:
+    """What an answer votes for: the last match of the pattern, None without one.
+
+    Raises DecoderError when the processor time `deadline` passes meanwhile: some patterns take exponential time.
+    """
+    last = None
+    try:
+        for match in pattern.finditer(text, timeout=max(1e-3, deadline - time.process_time())):
+            last = match
+    except TimeoutError:
+        raise DecoderError("decoder_params.pattern: takes too long to match; avoid nested repetitions") from None
+    return last and (last[1] if pattern.groups else last[0])
 
 
 @decoder("majority", params=MajorityParams, sequences=lambda params, n: params.votes)
@@ -30,13 +41,16 @@ async def majority(ctx: Context, prompt: Sequence, params: MajorityParams) -> No
     if ctx.n > 1:
         raise Rejected("n", f"is {ctx.n}, but a vote gives one answer")
     try:
-        pattern = re.compile(params.pattern)
-    except (re.error, OverflowError, RecursionError) as error:
+        pattern = regex.compile(params.pattern)
+    except Exception as error:  # besides regex.error a bad pattern raises OverflowError, RecursionError, KeyError
         raise Rejected("decoder_params.pattern", f"is not a regular expression: {error}") from None
     answers = [prompt] + [prompt.fork() for _ in range(params.votes - 1)]
-    await complete(ctx, answers)
-    votes = {answer: extract(pattern, answer.text) for answer in answers}
+    tree = SearchTree(ctx, answers)
+    await complete(ctx, answers, tree=tree)
+    deadline = time.process_time() + PATIENCE
+    votes = {answer: extract(pattern, answer.text, deadline) for answer in answers}
     tally = Counter(vote for vote in votes.values() if vote is not None)
-    ctx.trace(votes=dict(tally))
     winner = tally.most_common(1)[0][0] if tally else None
-    ctx.publish(max((a for a in answers if votes[a] == winner), key=lambda answer: answer.mean_logprob))
+    answers.sort(key=lambda answer: (votes[answer] == winner, answer.mean_logprob), reverse=True)
+    ctx.publish(answers[0])
+    tree.conclude(answers, votes=dict(tally))

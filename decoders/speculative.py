@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from chatserve.decoding import Context, Params, Rejected, Sequence, decoder
+from chatserve.decoding import Context, Params, Rejected, SearchTree, Sequence, decoder
 
 
 class SpeculativeParams(Params, frozen=True):
@@ -33,8 +33,16 @@ async def speculative(ctx: Context, prompt: Sequence, params: SpeculativeParams)
     """
     if ctx.n > 1:
         raise Rejected("n", f"is {ctx.n}, but speculative decoding gives one answer")
+    tree = SearchTree(ctx, [prompt])
     while not prompt.ended:
         draft = look_up(prompt.tokens, params.ngram, min(params.draft, ctx.max_tokens - prompt.num_generated - 1))
         [samples] = await ctx.verify([prompt], [draft])
+        length, num_agreed = prompt.num_generated, len(samples) - 1
         prompt.append(samples)
+        drawn = samples[: prompt.num_generated - length]  # without what lies behind an end
+        tree.add(prompt, drawn[:num_agreed], "kept", prompt, drafted=True)
+        tree.add(prompt, draft[num_agreed:], "dropped", drafted=True)
+        tree.add(prompt, drawn[num_agreed:], "kept", prompt)
+        tree.step()
         ctx.publish(prompt)
+    tree.conclude([prompt])

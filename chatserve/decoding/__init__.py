@@ -11,6 +11,7 @@ from chatserve.decoding.randomness import derive_seed
 from chatserve.decoding.registry import Decoder, Params, Registry, decoder
 from chatserve.decoding.samples import Sample, TopK
 from chatserve.decoding.sampling import Sampling
+from chatserve.decoding.search_tree import SearchTree
 from chatserve.decoding.sequence import Sequence
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Rejected",
     "Sample",
     "Sampling",
+    "SearchTree",
     "Sequence",
     "TopK",
     "common_length",

@@ -191,6 +191,8 @@ class Context:
         except Exception as error:  # whatever strange values raise
             raise DecoderError(f"trace: {error}; give numbers, texts, lists and dictionaries") from None
         self._trace.append(data)
+        if not self._dirty:  # so that it is sent although nothing was published
+            self._dirty.update(dict.fromkeys([c for c in self._choices if c.finish_reason is None][:1]))
 
     # checks
 

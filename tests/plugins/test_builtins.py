@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
 
-from chatserve.decoding import Decoder
 from chatserve.testing import DecoderConformance, TrialEngine
-
-BUILT_IN: dict[str, Decoder] = {
-    point.name: point.load()
-    for point in entry_points(group="chatserve.decoders")
-    if point.dist is not None and point.dist.name == "chatserve"
-}
-
-
-CASES: dict[str, tuple[dict[str, Any], int]] = {
-    "beam": ({"width": 3}, 2),
-    "best-of": ({}, 2),
-    "majority": ({"pattern": "[aeiou]"}, 1),
-    "parallel": ({}, 3),
-    "shared-prefix": ({"prefix": "manners"}, 2),
-}
-"""Parameters and n; other decoders run with their defaults and n = 1."""
+from tests.decoders.built_in import BUILT_IN, CASES, register_prefix
 
 
 def suite(name: str, **attributes: Any) -> type[DecoderConformance]:
@@ -33,17 +16,14 @@ def suite(name: str, **attributes: Any) -> type[DecoderConformance]:
     return type(title, (DecoderConformance,), {"decoder": BUILT_IN[name], "params": params, "n": n, **attributes})
 
 
-def register_prefix(suite: DecoderConformance, engine: TrialEngine) -> None:
-    """Pins 15 tokens, so that the last block of 4 is shared while it is not full."""
-    engine.register_prefix("manners", tuple(b"Be polite, now "), lambda news: None)
-    while engine.step():
-        pass
+def prepare(suite: DecoderConformance, engine: TrialEngine) -> None:
+    register_prefix(engine)
 
 
 globals().update({made.__name__: made for made in map(suite, BUILT_IN)})
 
 
-class TestSharedPrefix(suite("shared-prefix", prepare=register_prefix)):  # type: ignore[misc]
+class TestSharedPrefix(suite("shared-prefix", prepare=prepare)):  # type: ignore[misc]
     pass
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import chatserve.decoding
-from chatserve.decoding import Context, Decoder, Sequence
+from chatserve.decoding import Context, Decoder, SearchTree, Sequence
 from chatserve.testing import DecoderConformance
 
 GUIDE = Path(__file__).parents[2] / "docs" / "decoders.md"
@@ -50,7 +50,7 @@ def test_the_first_decoder_has_ten_lines_or_fewer() -> None:
     assert len([line for line in first.splitlines() if line.strip()]) <= 10
 
 
-@pytest.mark.parametrize("kind", [Context, Sequence], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [Context, SearchTree, Sequence], ids=lambda kind: kind.__name__)
 def test_the_reference_names_every_method(kind: type) -> None:
     reference = TEXT.partition("## Reference")[2].partition("## What a decoder must not do")[0]
     members = [name for name, value in vars(kind).items() if callable(value) or isinstance(value, property)]

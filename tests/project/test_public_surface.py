@@ -19,6 +19,7 @@ SURFACE = {
         "Rejected",
         "Sample",
         "Sampling",
+        "SearchTree",
         "Sequence",
         "TopK",
         "common_length",
