@@ -34,6 +34,31 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
+class JsonSchemaFormat(msgspec.Struct, kw_only=True):
+    """A named JSON schema; it is always enforced, whatever ``strict`` says."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """What the answer must look like: ``text``, ``json_object`` or ``json_schema``."""
+
+    type: str = "text"
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True):
+    """The newer place of the ``guided_*`` fields."""
+
+    json: dict[str, Any] | bool | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: list[str] | None = None
+
+
 class GenerationBody(msgspec.Struct, kw_only=True):
     """The fields that chat and legacy completions share."""
 
@@ -66,7 +91,12 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     priority: int | None = None
     return_trace: bool | None = None
 
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+    guided_choice: list[str] | None = None
 
 
 class ChatBody(GenerationBody, kw_only=True):

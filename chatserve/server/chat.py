@@ -12,6 +12,7 @@ from starlette.routing import Route
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import RequestError
+from chatserve.server.answer_formats import answer_grammar, check_grammar
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import ChatBody
 from chatserve.server.collecting import Choice, Collected, collect_unless_gone
@@ -40,8 +41,11 @@ async def accept_chat(engine: AsyncEngine, body: ChatBody, request_id: str) -> A
     sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
     token_ids = await continued_chat(engine, body)
     check_prompt_ids(engine, token_ids, "messages")
+    grammar = answer_grammar(body)
+    await check_grammar(engine, grammar)
+    wanted = generation_request(body, token_ids, sampling, request_id=request_id, grammar=grammar)
     try:
-        return await Answers.submit(engine, [generation_request(body, token_ids, sampling, request_id=request_id)])
+        return await Answers.submit(engine, [wanted])
     except RequestError as error:
         if error.param == "prompt":  # a chat request has no such field
             error.param = "messages"

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.generation import GenerationRequest
+from chatserve.server.answer_formats import answer_grammar, check_grammar
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import CompletionBody
 from chatserve.server.collecting import Choice, Collected, collect_unless_gone
@@ -37,6 +38,7 @@ from chatserve.server.responses import client_gone, json_response, response_id
 from chatserve.server.streaming import stream_response, usage_mode
 from chatserve.server.usage import usage_body
 from chatserve.server.validation import parse, read_body
+from chatserve.text import Grammar
 
 
 class CompletionRoutes:
@@ -56,7 +58,9 @@ class CompletionRoutes:
         check_stream_options(body)
         completion_id = response_id("cmpl")
         prompts = await self._prompts(body)
-        answers = await Answers.submit(self._engine, self._requests(body, prompts, completion_id))
+        grammar = answer_grammar(body)
+        await check_grammar(self._engine, grammar)
+        answers = await Answers.submit(self._engine, self._requests(body, prompts, grammar, completion_id))
         echo = Echo(prompts, answers.generations) if body.echo else None
         if body.stream:
             return self._stream(answers, body, echo, completion_id)
@@ -80,7 +84,9 @@ class CompletionRoutes:
         check_prompt_ids(self._engine, prompt.token_ids, param)
         return prompt
 
-    def _requests(self, body: CompletionBody, prompts: list[Prompt], completion_id: str) -> list[GenerationRequest]:
+    def _requests(
+        self, body: CompletionBody, prompts: list[Prompt], grammar: Grammar | None, completion_id: str
+    ) -> list[GenerationRequest]:
         sampling = sampling_of(body, max_tokens=completion_max_tokens(body), alternatives=body.logprobs)
         return [
             generation_request(
@@ -88,6 +94,7 @@ class CompletionRoutes:
                 prompt.token_ids,
                 sampling,
                 request_id=completion_id if len(prompts) == 1 else f"{completion_id}-{index}",
+                grammar=grammar,
                 prompt_logprobs=body.logprobs if body.echo else None,
             )
             for index, prompt in enumerate(prompts)

@@ -10,6 +10,7 @@ from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.generation import GenerationRequest
 from chatserve.errors import ModelNotFoundError, RequestError
 from chatserve.server.bodies import ChatBody, CompletionBody, GenerationBody
+from chatserve.text import Grammar
 
 _COMPLETION_MAX_TOKENS = 16
 
@@ -110,6 +111,7 @@ def generation_request(
     sampling: Sampling,
     *,
     request_id: str,
+    grammar: Grammar | None = None,
     prompt_logprobs: int | None = None,
 ) -> GenerationRequest:
     """Everything the engine needs of one prompt of `body`."""
@@ -123,5 +125,6 @@ def generation_request(
         priority=body.priority or 0,
         cache_salt=body.cache_salt,
         return_trace=bool(body.return_trace),
+        grammar=grammar,
         prompt_logprobs=prompt_logprobs,
     )

@@ -77,13 +77,8 @@ LENGTH_LIMITS: dict[str, Limit] = {
 }
 
 
-def _is_text_format(value: Any) -> bool:
-    return bool(value == {} or value.get("type") == "text")
-
-
 UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     # field: whether a value asks for nothing that is missing here
-    "response_format": _is_text_format,
     "tools": lambda value: value == [],
     "tool_choice": lambda value: value in ("none", "auto"),
     "functions": lambda value: value == [],

@@ -33,6 +33,10 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
     return error
 
 
+def json_schema(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -78,8 +82,28 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"n": 3, "best_of": 2}, "best_of"),
         ({"priority": 2**40}, "priority"),
         ({"cache_salt": "x" * 1000}, "cache_salt"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"response_format": json_schema({"enum": []})}, "response_format.json_schema.schema"),
+        (
+            {"response_format": json_schema({"type": "array", "uniqueItems": True})},
+            "response_format.json_schema.schema",
+        ),
+        ({"response_format": json_schema({"type": "object"}), "ignore_eos": True}, "ignore_eos"),
+        ({"guided_json": False}, "guided_json"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": 5}, "guided_json"),
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"guided_grammar": "start: nothing"}, "guided_grammar"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a", 5]}, "guided_choice[1]"),
+        ({"guided_choice": ["a"], "guided_regex": "a"}, "guided_choice"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
