@@ -1,0 +1,73 @@
+/** One message with what can be done with it. */
+
+import { Component, type ComponentChild } from "preact";
+import { useState } from "preact/hooks";
+import { useApp } from "../state/app";
+import type { Message } from "../state/conversation";
+import { AnswerContent, type AnswerMode } from "./answer_content";
+import { MessageActions } from "./message_actions";
+import { MessageEditor } from "./message_editor";
+import { MessageProblem } from "./message_problem";
+
+interface MessageProps {
+  message: Message;
+  /** Where the message stands among its siblings, and how many there are. */
+  place: number;
+  numSiblings: number;
+  isLast: boolean;
+  isLive: boolean;
+  /** Whether any answer of the conversation is being written: then nothing else can be started. */
+  isBusy: boolean;
+}
+
+/** Drawn again only when something about this message changed. */
+export class MessageView extends Component<MessageProps> {
+  override shouldComponentUpdate(next: MessageProps): boolean {
+    return (Object.keys(next) as (keyof MessageProps)[]).some((name) => next[name] !== this.props[name]);
+  }
+
+  override render(props: MessageProps): ComponentChild {
+    return props.message.role === "user" ? <Question {...props} /> : <Answer {...props} />;
+  }
+}
+
+function Question(props: MessageProps) {
+  const { panels } = useApp();
+  const { message } = props;
+  return (
+    <article class="message user" aria-label="You" data-testid="message-user" data-message={message.id}>
+      {panels.editing.value === message.id ? (
+        <MessageEditor message={message} />
+      ) : (
+        <div class="bubble" data-testid="content">
+          {message.content}
+        </div>
+      )}
+      <MessageActions {...props} />
+    </article>
+  );
+}
+
+function Answer(props: MessageProps) {
+  const { panels } = useApp();
+  const [mode, setMode] = useState<AnswerMode>("text");
+  const { message, isLive } = props;
+  return (
+    <article
+      class="message assistant"
+      aria-label="Assistant"
+      aria-busy={isLive}
+      data-testid="message-assistant"
+      data-message={message.id}
+      data-finish={message.finish ?? ""}
+    >
+      {panels.editing.value === message.id ? (
+        <MessageEditor message={message} />
+      ) : (
+        <AnswerContent message={message} mode={mode} isLive={isLive} />
+      )}
+      <MessageProblem message={message} isBusy={props.isBusy} />
+      <MessageActions {...props} mode={mode} onMode={setMode} />
+    </article>
+  );
+}

@@ -1,0 +1,183 @@
+/** The row below a message: its versions, its views, and what can be done with it. */
+
+import { plural, rate, seconds } from "../lib/format";
+import { useApp } from "../state/app";
+import { type Message, siblingAt } from "../state/conversation";
+import { decodeRate } from "../state/progress";
+import type { AnswerMode } from "./answer_content";
+import { CopyButton } from "./code_block";
+import { Icon, type IconName } from "./icon";
+
+interface MessageActionsProps {
+  message: Message;
+  place: number;
+  numSiblings: number;
+  isLast: boolean;
+  isLive: boolean;
+  isBusy: boolean;
+  mode?: AnswerMode;
+  onMode?: (mode: AnswerMode) => void;
+}
+
+export function MessageActions(props: MessageActionsProps) {
+  const { actions, panels } = useApp();
+  const { message, isLive, isBusy, isLast } = props;
+  const isAnswer = message.role === "assistant";
+  const canContinue = isAnswer && isLast && message.content !== "" && message.finish !== "stop";
+  return (
+    <div class="message-actions" data-always={isLast}>
+      <Versions {...props} />
+      {isAnswer && props.onMode && <Modes mode={props.mode ?? "text"} onMode={props.onMode} />}
+      {!isLive && (
+        <>
+          <CopyButton text={message.content} label={isAnswer ? "Copy answer" : "Copy message"} />
+          <Action
+            icon="edit"
+            label={isAnswer ? "Edit answer" : "Edit and ask again"}
+            testId="edit"
+            isDisabled={isBusy}
+            onClick={() => {
+              panels.editing.value = message.id;
+            }}
+          />
+          {isAnswer && (
+            <Action
+              icon="refresh"
+              label="Regenerate"
+              testId="regenerate"
+              isDisabled={isBusy}
+              onClick={() => actions.regenerate(message)}
+            />
+          )}
+          {canContinue && (
+            <Action
+              icon="play"
+              label="Continue"
+              testId="continue"
+              isDisabled={isBusy}
+              onClick={() => void actions.continueAnswer(message)}
+            />
+          )}
+          {isAnswer && props.numSiblings > 1 && message.group !== undefined && (
+            <CompareAgain message={message} isBusy={isBusy} />
+          )}
+          {isAnswer && <Figures message={message} />}
+        </>
+      )}
+    </div>
+  );
+}
+
+function Versions({ message, place, numSiblings, isBusy }: MessageActionsProps) {
+  const { store, actions } = useApp();
+  if (numSiblings < 2) return null;
+  const go = (step: number) => {
+    const sibling = siblingAt(store.current.value, message, step);
+    if (sibling) actions.select(sibling);
+  };
+  return (
+    <span class="versions" role="group" aria-label="Versions" data-testid="versions">
+      <Action
+        icon="back"
+        label="Previous version"
+        testId="previous"
+        isDisabled={isBusy || place === 0}
+        onClick={() => go(-1)}
+      />
+      <span data-testid="version">
+        {place + 1}
+        <span aria-hidden="true"> / </span>
+        <span class="visually-hidden"> of </span>
+        {numSiblings}
+      </span>
+      <Action
+        icon="forward"
+        label="Next version"
+        testId="next"
+        isDisabled={isBusy || place === numSiblings - 1}
+        onClick={() => go(1)}
+      />
+    </span>
+  );
+}
+
+const MODES: readonly { mode: AnswerMode; label: string; title: string }[] = [
+  { mode: "text", label: "Text", title: "The answer" },
+  { mode: "tokens", label: "Tokens", title: "Tokens, their probabilities and alternatives" },
+  { mode: "search", label: "Search", title: "The search: hypotheses, scores, what was dropped" },
+];
+
+function Modes({ mode, onMode }: { mode: AnswerMode; onMode: (mode: AnswerMode) => void }) {
+  return (
+    <span class="segments" role="group" aria-label="View of the answer">
+      {MODES.map((entry) => (
+        <button
+          key={entry.mode}
+          type="button"
+          aria-pressed={mode === entry.mode}
+          title={entry.title}
+          data-testid={`mode-${entry.mode}`}
+          onClick={() => onMode(entry.mode)}
+        >
+          {entry.label}
+        </button>
+      ))}
+    </span>
+  );
+}
+
+function CompareAgain({ message, isBusy }: { message: Message; isBusy: boolean }) {
+  const { store, actions } = useApp();
+  const inGroup = Object.values(store.current.value.messages).filter(({ group }) => group === message.group);
+  if (inGroup.length < 2) return null;
+  return (
+    <Action
+      icon="columns"
+      label="Compare the candidates again"
+      testId="compare"
+      isDisabled={isBusy}
+      onClick={() => actions.compare(message)}
+    />
+  );
+}
+
+function Figures({ message }: { message: Message }) {
+  const { usage, timings, decoder } = message;
+  if (!usage) return null;
+  const speed = timings ? decodeRate(usage, timings) : null;
+  const figures = [
+    decoder,
+    plural(usage.completion_tokens, "token"),
+    speed === null ? null : `${rate(speed)} tok/s`,
+    timings?.ttft_s == null ? null : `first after ${seconds(timings.ttft_s)}`,
+  ];
+  return (
+    <span class="figures" data-testid="figures">
+      {figures.filter(Boolean).join(" · ")}
+    </span>
+  );
+}
+
+interface ActionProps {
+  icon: IconName;
+  label: string;
+  testId: string;
+  isDisabled?: boolean;
+  onClick: () => void;
+}
+
+export function Action({ icon, label, testId, isDisabled = false, onClick }: ActionProps) {
+  return (
+    <button
+      type="button"
+      class="icon-button small"
+      aria-label={label}
+      title={label}
+      data-testid={testId}
+      disabled={isDisabled}
+      onClick={onClick}
+    >
+      <Icon name={icon} />
+    </button>
+  );
+}

@@ -1,0 +1,53 @@
+/** Why an answer is not whole, and what to do about it. */
+
+import { useApp } from "../state/app";
+import type { Message } from "../state/conversation";
+import { Icon } from "./icon";
+
+export function MessageProblem({ message, isBusy }: { message: Message; isBusy: boolean }) {
+  const { actions } = useApp();
+  const note = noteOf(message);
+  if (note === null) return null;
+  const isError = message.finish === "error" || message.finish === "interrupted";
+  if (!isError) {
+    return (
+      <p class="end-note" data-testid="end-note">
+        {note}
+      </p>
+    );
+  }
+  return (
+    <div class="problem" data-testid="problem">
+      <Icon name="warning" />
+      <p>
+        {note}
+        {message.error?.param && <span class="subtle"> ({message.error.param})</span>}
+      </p>
+      <button
+        type="button"
+        class="button small"
+        disabled={isBusy}
+        onClick={() => actions.regenerate(message)}
+        data-testid="retry"
+      >
+        <Icon name="refresh" />
+        Retry
+      </button>
+    </div>
+  );
+}
+
+function noteOf(message: Message): string | null {
+  switch (message.finish) {
+    case "stopped":
+      return "You stopped this answer.";
+    case "length":
+      return "The length limit was reached.";
+    case "error":
+      return message.error?.message ?? "The answer failed.";
+    case "interrupted":
+      return message.error?.message ?? "This answer was interrupted.";
+    default:
+      return null;
+  }
+}

@@ -1,0 +1,3 @@
+export function SearchView(_props: { message: unknown; isLive: boolean }) {
+  return null;
+}

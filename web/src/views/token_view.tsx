@@ -1,0 +1,3 @@
+export function TokenView(_props: { message: unknown; isLive: boolean }) {
+  return null;
+}
