@@ -23,6 +23,7 @@ from chatserve.server.middleware import CatchAll, RequestLog
 from chatserve.server.page import page_routes
 from chatserve.server.prefixes import PrefixRoutes
 from chatserve.server.tokens import TokenRoutes
+from chatserve.server.ui import UiRoutes
 
 
 def create_app(engine: AsyncEngine, config: Config) -> Starlette:
@@ -46,6 +47,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             *TokenRoutes(engine, config).routes(),
             *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),
+            *UiRoutes(engine, config).routes(),
             *page_routes(),
         ],
         middleware=_middleware(config),

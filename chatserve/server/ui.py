@@ -1,0 +1,131 @@
+"""Routes that only the browser UI uses; docs/ui-protocol.md is their contract."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from chatserve.config import Config
+from chatserve.engine.async_engine import AsyncEngine
+from chatserve.errors import NotFoundError, RequestError
+from chatserve.server import sse
+from chatserve.server.bodies import ChatBody
+from chatserve.server.chat import accept_chat
+from chatserve.server.responses import response_id
+from chatserve.server.ui_answer import UiAnswer
+from chatserve.server.ui_engine import EngineFeed
+from chatserve.server.validation import parse, read_body
+
+KEPT_SECONDS = 20.0
+
+_log = logging.getLogger("chatserve.server")
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """An answer, how many responses read it, and the timer that ends it when none has for a while.
+
+    `is_known`: its client knows the id, so it may come back.
+    """
+
+    answer: UiAnswer
+    num_readers: int = 0
+    expiry: asyncio.TimerHandle | None = None
+    is_known: bool = False
+
+
+class UiRoutes:
+    """The UI's own streams over one engine."""
+
+    def __init__(self, engine: AsyncEngine, config: Config) -> None:
+        self._engine = engine
+        self._config = config
+        self._kept: dict[str, _Kept] = {}
+        self._feed = EngineFeed(engine)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/ui/stream", self.create, methods=["POST"]),
+            Route("/ui/stream/{id}", self.attach, methods=["GET"]),
+            Route("/ui/stream/{id}", self.stop, methods=["DELETE"]),
+            Route("/ui/engine", self.watch, methods=["GET"]),
+        ]
+
+    async def create(self, request: Request) -> Response:
+        """Everything that can be refused is refused here, before the first byte."""
+        body = parse(await read_body(request, self._config.max_body_bytes), ChatBody)
+        answers = await accept_chat(self._engine, body, response_id("ui"))
+        kept = _Kept(UiAnswer(self._engine, answers))
+        self._kept[kept.answer.request_id] = kept
+        return self._read(kept, after=0)
+
+    async def attach(self, request: Request) -> Response:
+        """Go on behind the event that the client names. Raises NotFoundError when that is not kept."""
+        kept = self._find(request)
+        after = _last_event_id(request)
+        if not kept.answer.log.has_all_after(after):
+            raise NotFoundError(f"What follows event {after} is not kept any more.", code="events_not_kept")
+        kept.is_known = True
+        return self._read(kept, after)
+
+    async def stop(self, request: Request) -> Response:
+        """End the request now."""
+        kept = self._find(request)
+        self._forget(kept)
+        return Response(status_code=204)
+
+    async def watch(self, request: Request) -> Response:
+        """The state of the engine, without end."""
+        return self._stream(self._feed.events(), lambda: None)
+
+    def _find(self, request: Request) -> _Kept:
+        request_id = request.path_params["id"]
+        if request_id not in self._kept:
+            raise NotFoundError(f"The answer {request_id[:200]!r} is not kept any more.", code="answer_not_kept")
+        return self._kept[request_id]
+
+    def _read(self, kept: _Kept, after: int) -> Response:
+        kept.num_readers += 1
+        if kept.expiry is not None:
+            kept.expiry.cancel()
+        return self._stream(kept.answer.log.read(after), lambda: self._left(kept))
+
+    def _left(self, kept: _Kept) -> None:
+        """A response has ended: keep the answer for a while, unless its client cannot know it."""
+        kept.num_readers -= 1
+        if kept.num_readers:
+            return
+        kept.is_known = kept.is_known or kept.answer.log.num_read > 0
+        if kept.is_known:
+            kept.expiry = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._expire, kept)
+        else:
+            self._forget(kept)
+
+    def _expire(self, kept: _Kept) -> None:
+        if not kept.answer.log.is_complete:
+            _log.info("request %s: ended, nobody came back for it", kept.answer.request_id)
+        self._forget(kept)
+
+    def _forget(self, kept: _Kept) -> None:
+        self._kept.pop(kept.answer.request_id, None)
+        if kept.expiry is not None:
+            kept.expiry.cancel()
+        kept.answer.stop()
+
+    def _stream(self, frames: AsyncIterator[bytes], on_close: Callable[[], None]) -> Response:
+        keepalive = sse.comment("keep-alive")
+        return sse.EventStream(frames, on_close=on_close, keepalive=keepalive, interval=self._config.keepalive_interval)
+
+
+def _last_event_id(request: Request) -> int:
+    """The event that the client has seen last: the header that browsers send, or ``?after=``."""
+    given = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+    if not given.removeprefix("-").isdecimal():
+        raise RequestError(f"The last event id is {given[:80]!r}; it must be an integer.", code="invalid_value")
+    return max(0, int(given))
