@@ -1,18 +1,21 @@
 """What a step costs without the forward and the sampler: scheduling, batch building, resuming decoders, publishing.
 
-    python benchmarks/step_overhead.py [--phases]
+    python benchmarks/step_overhead.py
 
 Times are CPU times of the engine's thread, so that other processes do not count; but they slow it down through shared
-caches and cores. So a bare loop is timed before and after each step, and the normalised cost is what the step would take
-where an iteration of that loop takes 40 ns, as on a quiet machine. The goal is at most 1 ms at 64 running sequences and
-4 ms at 256 on a 2-core machine. The last rows show that the cost does not grow with the context.
+caches and cores. So a bare loop is timed before and after each step, and the normalised cost is what the step would
+take where an iteration of that loop takes 40 ns, as on a quiet machine. The goal is at most 1 ms at 64 running
+sequences and 4 ms at 256 on a 2-core machine. The last rows show that the cost does not grow with the context.
 """
 
 from __future__ import annotations
 
+import operator
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +27,14 @@ from chatserve.testing import VOCAB_SIZE, ConstantRunner, byte_vocabulary
 NUM_STEPS = 150
 QUIET_LOOP_NS = 40.0
 _LOOP_ITERATIONS = 10_000
+PHASES = {  # the method of the engine, or of a part of it, that does it; the rest of a step is not worth a name
+    "schedule": ("scheduler", "schedule"),
+    "build": ("_batches", "build"),
+    "advance": ("", "_advance_draws"),
+    "decoders": ("_watchdog", "call"),
+    "emit": ("", "_emit"),
+    "resume": ("", "_continue"),  # less what is named above
+}
 
 
 @dataclass(frozen=True)
@@ -50,13 +61,15 @@ WORKLOADS = [
 def main() -> None:
     sampler.warm_up(VOCAB_SIZE)
     relax_garbage_collection()  # as a server does
-    print(
-        "ms: median of a step, normalised: of step / loop * 40 ns; begin: schedule and build; end: take over and resume"
-    )
-    print(f"{'sequences':>9}  {'n':>2}  {'stop':>4}  {'context':>7}  {'ms':>6}  {'loop ns':>7}  ", end="")
-    print(f"{'normalised':>10}  {'begin':>6}  {'end':>6}")
+    print("medians of a step's milliseconds; all but the first column for a loop of 40 ns an iteration")
+    columns = ["ms", "loop ns", "normalised", *PHASES]
+    print("sequences  n  stop  context  " + "  ".join(f"{name:>8}" for name in columns))
     for workload in WORKLOADS:
-        measure(workload)
+        whole, phases = measure(workload), measure_phases(workload)
+        begin = (
+            f"{workload.num_sequences:>9}  {workload.n}  {'yes' if workload.stop else 'no':>4}  {workload.context:>7}"
+        )
+        print(begin + "  " + "  ".join(f"{number:>8.2f}" for number in (*whole, *phases)))
 
 
 def loop_nanoseconds() -> float:
@@ -67,10 +80,9 @@ def loop_nanoseconds() -> float:
     return (time.thread_time() - started) * 1e9 / _LOOP_ITERATIONS
 
 
-def measure(workload: Workload) -> None:
-    """Print the median cost of a decode step of this workload."""
-    engine = _engine(workload)
-    rows = []
+def measure(workload: Workload) -> tuple[float, float, float]:
+    """Medians over the decode steps of a workload: milliseconds, nanoseconds of the loop, normalised milliseconds."""
+    engine, rows = _engine(workload), []
     for _ in range(NUM_STEPS):
         before = loop_nanoseconds()
         started = time.thread_time()
@@ -80,17 +92,46 @@ def measure(workload: Workload) -> None:
         step.run()
         ran = time.thread_time()
         engine.end_step(step)
-        ended = time.thread_time()
+        cost = (begun - started + time.thread_time() - ran) * 1e3
+        loop = (before + loop_nanoseconds()) / 2
         if step.batch.num_tokens == workload.num_sequences:
-            loop = (before + loop_nanoseconds()) / 2
-            begin, end = (begun - started) * 1e3, (ended - ran) * 1e3
-            scale = QUIET_LOOP_NS / loop
-            rows.append((begin + end, loop, (begin + end) * scale, begin * scale, end * scale))
-    cost, loop, normalised, begin, end = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(
-        f"{workload.num_sequences:>9}  {workload.n:>2}  {'yes' if workload.stop else 'no':>4}  {workload.context:>7}  "
-        f"{cost:>6.2f}  {loop:>7.0f}  {normalised:>10.2f}  {begin:>6.2f}  {end:>6.2f}"
-    )
+            rows.append((cost, loop, cost * QUIET_LOOP_NS / loop))
+    cost, loop, normalised = (statistics.median(column) for column in zip(*rows, strict=True))
+    return cost, loop, normalised
+
+
+def measure_phases(workload: Workload) -> list[float]:
+    """Normalised median milliseconds of each phase; reading the clock for each request makes their sum larger."""
+    engine, spent = _engine(workload), dict.fromkeys(PHASES, 0.0)
+    for name, (path, attribute) in PHASES.items():
+        owner = operator.attrgetter(path)(engine) if path else engine
+        setattr(owner, attribute, _timed(getattr(owner, attribute), spent, name))
+    rows = []
+    for _ in range(NUM_STEPS):
+        before = loop_nanoseconds()
+        spent.update(dict.fromkeys(PHASES, 0.0))
+        step = engine.begin_step()
+        assert step is not None
+        step.run()
+        engine.end_step(step)
+        scale = QUIET_LOOP_NS / ((before + loop_nanoseconds()) / 2)
+        if step.batch.num_tokens == workload.num_sequences:
+            spent["resume"] -= spent["decoders"] + spent["emit"]
+            rows.append([milliseconds * scale for milliseconds in spent.values()])
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+def _timed(function: Callable[..., Any], spent: dict[str, float], name: str) -> Callable[..., Any]:
+    """The function, with the milliseconds that its calls take added up."""
+
+    def timed(*arguments: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return function(*arguments)
+        finally:
+            spent[name] += (time.perf_counter() - started) * 1e3
+
+    return timed
 
 
 def _engine(workload: Workload) -> Engine:

@@ -58,9 +58,11 @@ class Want(Generic[Answer]):
         for sequence in self.sequences:
             if sequence._is_freed:
                 raise DecoderError("a sequence was freed between naming it and awaiting its rows")
-            if len(sequence) < self.last:
+            if len(sequence._tokens) < self.last:
                 raise DecoderError("a sequence was truncated between naming it and awaiting its rows")
-        for sequence, draft in zip(self.sequences, self.drafts or (), strict=False):
+        if self.drafts is None:
+            return
+        for sequence, draft in zip(self.sequences, self.drafts, strict=False):
             if len(sequence) + len(draft) > sequence._group.rules.max_len:
                 raise DecoderError("a sequence grew between naming it and awaiting its rows; the context is too short")
 
@@ -124,7 +126,7 @@ class ScoreWant(Want[Any]):
 
 def checked_wants(yielded: object) -> tuple[Want[Any], ...]:
     """What a coroutine yielded, if it is wants of ours; raises DecoderError for anything foreign."""
-    if isinstance(yielded, tuple):
+    if type(yielded) is tuple:
         for want in yielded:
             if not isinstance(want, Want):
                 break

@@ -25,9 +25,7 @@ class BatchBuilder:
     def build(self, work: Work, plan: SamplingPlan) -> Batch:
         """The step's Batch, rows of plain draws first; what is wanted of each row is added to `plan`."""
         rows = _Rows()
-        for request in work.draws:
-            rows.add_draw(request, plan)
-        plan.draw_rows += range(len(rows.token_ids))
+        rows.add_draws(work.draws, plan)
         for chunk in work.chunks:
             rows.add_chunk(chunk, plan)
         return self._batch(rows)
@@ -36,7 +34,7 @@ class BatchBuilder:
         size = self._pool.block_size
         starts, stops = np.array(rows.starts, np.int32), np.array(rows.stops, np.int32)
         query_starts = np.zeros(len(starts) + 1, np.int32)
-        np.cumsum(stops - starts, out=query_starts[1:])
+        np.add.accumulate(stops - starts, dtype=np.int32, out=query_starts[1:])
         owner = np.repeat(np.arange(len(starts)), stops - starts)
         positions = np.arange(len(owner), dtype=np.int32) - (query_starts[:-1] - starts)[owner]
         tables = self._matrix.stack(rows.tables)
@@ -67,23 +65,25 @@ class _Rows:
         self.tables: list[BlockTable] = []
         self.wanted: list[int] = []
 
-    def add_draw(self, request: Request, plan: SamplingPlan) -> None:
-        """The last token of each sequence, which is a chunk of its own."""
-        draw, processing = request.draw, request.processing
-        assert draw is not None
-        for sequence in draw.sequences:
-            tokens = sequence._tokens
-            stop = len(tokens)
-            if not processing.is_identity:
-                plan.processed.append((len(self.wanted), processing, tokens[:], sequence.prompt_len))
-            plan.draw_warps.append(draw.warp)
-            plan.draw_counters.append(sequence._next_counter())
-            self.wanted.append(len(self.token_ids))
-            self.token_ids.append(tokens[-1])
-            self.starts.append(stop - 1)
-            self.stops.append(stop)
-            self.first_new.append(stop - 1)
-            self.tables.append(sequence._table)
+    def add_draws(self, requests: list[Request], plan: SamplingPlan) -> None:
+        """The last token of each sequence, which is a chunk of its own; first of all."""
+        token_ids, stops, tables = self.token_ids, self.stops, self.tables
+        for request in requests:
+            draw, processing = request.draw, request.processing
+            assert draw is not None
+            for sequence in draw.sequences:
+                tokens = sequence._tokens
+                if not processing.is_identity:
+                    plan.processed.append((len(stops), processing, tokens[:], sequence.prompt_len))
+                plan.draw_warps.append(draw.warp)
+                plan.draw_counters.append(sequence._next_counter())
+                token_ids.append(tokens[-1])
+                stops.append(len(tokens))
+                tables.append(sequence._table)
+        self.starts += [stop - 1 for stop in stops]
+        self.first_new += self.starts
+        self.wanted += range(len(stops))
+        plan.draw_rows += range(len(stops))
 
     def add_chunk(self, chunk: Chunk, plan: SamplingPlan) -> None:
         first_token = len(self.token_ids) - chunk.start

@@ -200,9 +200,7 @@ class Engine:
         broken = self._broken(step)
         for request, error in broken.items():
             self.fail(request, error)
-        for request in step.work.draws:
-            if not request.is_finished:
-                self._advance_draw(request)
+        self._advance_draws(step.work.draws)
         advanced: dict[Request, None] = {}
         for chunk in step.work.chunks:
             if not chunk.request.is_finished:
@@ -235,26 +233,29 @@ class Engine:
             if not exhausted:
                 raise RuntimeError("the scheduler found nothing to run although requests are waiting")
 
-    def _advance_draw(self, request: Request) -> None:
-        """The last tokens of a plain draw's sequences are computed: index the blocks that became full."""
-        assert request.draw is not None
-        sequences = request.draw.sequences
-        request.num_computed_tokens += len(sequences)
-        request.num_rows += len(sequences)
-        for sequence in sequences:
-            if not sequence._table.num_open:
-                self.prefix_cache.contribute(request, sequence)
+    def _advance_draws(self, requests: list[Request]) -> None:
+        """The last tokens of the plain draws' sequences are computed: index the blocks that became full."""
+        for request in requests:
+            draw = request.draw
+            if draw is None or request.is_finished:
+                continue
+            request.num_computed_tokens += len(draw.sequences)
+            request.num_rows += len(draw.sequences)
+            for sequence in draw.sequences:
+                if not sequence._table.num_open:
+                    self.prefix_cache.contribute(request, sequence)
 
     def _answer_draws(self, step: Step) -> None:
         """Resume the decoders of the step's plain draws; their rows, and so their answers, come first and in order."""
-        place, result = 0, step.result
+        if step.result is None:
+            return
+        samples, first = read_draws(step.result), 0
         for request in step.work.draws:
-            draw = request.draw
-            assert draw is not None
+            assert request.draw is not None
+            stop = first + len(request.draw.sequences)
             if not request.is_finished:
-                assert result is not None
-                self._continue(request, [read_draws(draw, result, place)])
-            place += len(draw.sequences)
+                self._continue(request, [samples[first:stop]])
+            first = stop
 
     def _advance(self, chunk: Chunk) -> None:
         """The chunk's tokens are computed: note it in the task, and give its KV to the task's other members."""
@@ -327,18 +328,20 @@ class Engine:
         """Send the deltas of all choices that the decoder has touched."""
         context = request.context
         assert context is not None
-        if not context._dirty:
+        dirty = context._dirty
+        if not dirty:
             return
         trace: tuple[dict[str, object], ...] = ()
         if request.trace:
             trace, request.trace[:] = tuple(request.trace), []
-        for choice in context._dirty:
+        for choice in dirty:
             delta = request.outputs[choice.index].advance(choice, trace)
             trace = ()
             if delta is not None:
-                request.num_open -= delta.finish_reason is not None
+                if delta.finish_reason is not None:
+                    request.num_open -= 1
                 request.listener(delta)
-        context._dirty.clear()
+        dirty.clear()
 
     def _finish(self, request: Request) -> None:
         """The decoder has come to its end: open choices stop, everything is released."""

@@ -33,16 +33,15 @@ class ChoiceOutput:
 
     def advance(self, choice: Choice, trace: tuple[dict[str, Any], ...] = ()) -> Delta | None:
         """What is new in the choice since the last call; None when nothing is."""
-        new = choice.samples[self.num_tokens :]
-        if self.is_finished or (not new and choice.finish_reason is None and not trace):
+        new, reason = choice.samples[self.num_tokens :], choice.finish_reason
+        if self.is_finished or (not new and reason is None and not trace):
             return None
         self.num_tokens += len(new)
-        text = self._stream.push([sample.token for sample in new])
-        if choice.finish_reason is not None:
+        text = self._stream.push_one(new[0].token) if len(new) == 1 else self._stream.push([item.token for item in new])
+        if reason is not None:
             text += self._stream.finish()
             self.is_finished = True
-        tokens = self._certain_tokens(new) if self._wants_tokens else ()
-        return Delta(self.index, text, tokens, choice.finish_reason, trace)
+        return Delta(self.index, text, self._certain_tokens(new) if self._wants_tokens else (), reason, trace)
 
     def _certain_tokens(self, new: list[Sample]) -> tuple[PublishedToken, ...]:
         self._unsent.extend(new)

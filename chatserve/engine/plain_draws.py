@@ -7,6 +7,7 @@ be made, goes the general way instead, with the same answers.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 from chatserve.decoding.samples import Sample
@@ -18,16 +19,18 @@ from chatserve.kv import BlockPool
 def as_plain_draw(wants: tuple[Want[Any], ...]) -> SampleWant | None:
     """The want of an await that asks for one draw of each sequence it names; None: the general way.
 
-    Each sequence must need a row of its own: none is named twice, and none has a fork with the same tokens.
+    Each sequence must need a row of its own: none is named twice, and none has a fork with the same tokens. One that
+    was freed meanwhile is left to the general way to refuse.
     """
     want = wants[0] if len(wants) == 1 else None
-    if type(want) is not SampleWant or not want.sequences:
+    if type(want) is not SampleWant:
         return None
-    if len(want.sequences) > 1 and len(set(want.sequences)) < len(want.sequences):
+    sequences = want.sequences
+    if len(sequences) != 1 and (not sequences or len(set(sequences)) < len(sequences)):
         return None
-    for sequence in want.sequences:
+    for sequence in sequences:
         point = sequence._fork_point
-        if point is not None and point.length == len(sequence._tokens):
+        if sequence._is_freed or (point is not None and point.length == len(sequence._tokens)):
             return None
     return want
 
@@ -49,7 +52,7 @@ def take_slots(draw: SampleWant, pool: BlockPool) -> bool:
     return True
 
 
-def read_draws(draw: SampleWant, result: SamplingResult, first: int) -> list[Sample]:
-    """The answer, which begins at this place among the step's draws."""
-    stop = first + len(draw.sequences)
-    return list(map(Sample, result.draw_tokens[first:stop], result.draw_logprobs[first:stop]))
+def read_draws(result: SamplingResult) -> list[Sample]:
+    """All draws of a step; those of plain draws come first, in their order."""
+    fields = zip(result.draw_tokens, result.draw_logprobs, repeat(()))
+    return list(map(tuple.__new__, repeat(Sample), fields))  # a third of the time that calling Sample takes

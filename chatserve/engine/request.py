@@ -99,11 +99,10 @@ class Request:
 
     def begin_await(self, wants: tuple[Want[Any], ...]) -> None:
         """The decoder awaits these. Raises DecoderError when a named sequence was freed or truncated meanwhile."""
-        self.num_awaits += 1
+        self.num_awaits = number = self.num_awaits + 1
         for want in wants:
-            want.check()
             for sequence in want.sequences:
-                sequence._last_awaited = self.num_awaits
+                sequence._last_awaited = number
         self.draw = None if self.num_top else as_plain_draw(wants)
         if self.draw is None:
             self.pending, self.tasks = expand(wants, self.num_top)

@@ -246,10 +246,14 @@ _PENDING: dict[type[Want[Any]], type[PendingWant]] = {
 def expand(wants: tuple[Want[Any], ...], num_top: int) -> tuple[list[PendingWant], list[RowTask]]:
     """Pending wants and the row tasks they need; equal token strings become one task.
 
+    Raises DecoderError when a named sequence was freed or truncated since it was named.
+
     Args:
-        wants: what the decoder awaits; checked.
+        wants: what the decoder awaits.
         num_top: alternatives to report with each token.
     """
+    for want in wants:
+        want.check()
     pending = [_pending(want, num_top) for want in wants]
     tasks: dict[Any, RowTask] = {}
     for item in pending:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Sequence
+
+import msgspec
 
 from chatserve.engine.async_engine import AsyncEngine, Generation
 from chatserve.engine.generation import Delta, GenerationRequest, Usage
@@ -81,7 +82,7 @@ async def _read(
 ) -> None:
     try:
         async for delta in generation:
-            arrived.put_nowait(dataclasses.replace(delta, choice=delta.choice + first_choice))
+            arrived.put_nowait(msgspec.structs.replace(delta, choice=delta.choice + first_choice))
     except Exception as error:
         arrived.put_nowait(error)
     else:

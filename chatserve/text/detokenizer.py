@@ -42,9 +42,10 @@ class Detokenizer:
 
     def feed(self, piece: bytes) -> str:
         """Text that is settled by these bytes."""
-        data = self.partial + piece
+        data = self.partial + piece if self.partial else piece
         text, num_used = utf_8_decode(data, "replace", False)
-        self.partial = data[num_used:]
+        if self.partial or num_used < len(data):
+            self.partial = data[num_used:]
         return text
 
     def flush(self) -> str:

@@ -54,8 +54,18 @@ class TextStream:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """Add tokens, get the text released by them."""
-        push_token = self._push_token if self._has_stops else self._push_plain_token
-        return self._release("".join([push_token(token_id) for token_id in token_ids]))
+        return "".join([self.push_one(token_id) for token_id in token_ids])
+
+    def push_one(self, token_id: int) -> str:
+        """Add a token, get the text released by it."""
+        if self._has_stops:
+            return self._release(self._push_token(token_id))
+        detokenizer = self._detokenizer  # without stops nothing is ever held back or cut
+        piece = detokenizer.next_piece(token_id)
+        self._ready.append(piece)
+        text = detokenizer.feed(piece)
+        self._released.append(text)
+        return text
 
     def finish(self) -> str:
         """The rest of the text, at its end: call it once."""
@@ -71,12 +81,6 @@ class TextStream:
         """The bytes shown by each token that became certain since the last call, in the order of the tokens."""
         ready, self._ready = self._ready, []
         return ready
-
-    def _push_plain_token(self, token_id: int) -> str:
-        """Without stops nothing is ever held back or cut: by far the most frequent, so kept short."""
-        piece = self._detokenizer.next_piece(token_id)
-        self._ready.append(piece)
-        return self._detokenizer.feed(piece)
 
     def _push_token(self, token_id: int) -> str:
         self._num_tokens += 1
