@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test test-full lint bench references docs clean
+.PHONY: serve test test-full lint bench paper references docs clean
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.installed
@@ -25,6 +25,9 @@ lint: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+paper: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.paper
 
 references: $(VENV)/.installed-test
 	for script in tests/*/record_references.py; do $(BIN)/python $$script || exit 1; done

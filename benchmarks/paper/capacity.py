@@ -1,0 +1,58 @@
+"""`find_capacity`: the request rate at which a system's normalised latency passes 1 s a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.paper.points import Point
+from benchmarks.paper.systems import System
+
+LIMIT = 1.0  # seconds a token
+_OVERLOAD = 1000.0  # requests a second: all arrive at once
+_BRACKET = 1.35
+_NUM_HALVINGS = 4  # to within 4 per cent
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A system, a model, and what is asked of them."""
+
+    system: System
+    model: str
+    workload: str
+
+    def at(self, rate: float, seed: int, *, is_bursty: bool = False) -> Point:
+        return Point(self.system, self.model, self.workload, rate, seed, is_bursty)
+
+
+def find_capacity(case: Case, seed: int) -> tuple[float, list[tuple[float, float]]]:
+    """The rate that the case sustains, and the (rate, latency) points on the way to it.
+
+    The search begins around the throughput under overload, which no queueing system outlives.
+    """
+    points: list[tuple[float, float]] = []
+
+    def latency(rate: float) -> float:
+        rate = float(f"{rate:.4g}")
+        points.append((rate, case.at(rate, seed).measure()["hour latency"]))
+        return points[-1][1]
+
+    throughput = case.at(_OVERLOAD, seed).measure()["throughput"]
+    return bisect(latency, throughput), sorted(points)
+
+
+def bisect(latency: Callable[[float], float], guess: float) -> float:
+    """The rate at which `latency` passes LIMIT, searched for on both sides of the guess, to within 4 per cent."""
+    low, high = guess / _BRACKET, guess * _BRACKET
+    while latency(low) > LIMIT:
+        low, high = low / _BRACKET, low
+    while latency(high) < LIMIT:
+        low, high = high, high * _BRACKET
+    for _ in range(_NUM_HALVINGS):
+        middle = (low * high) ** 0.5
+        if latency(middle) < LIMIT:
+            low = middle
+        else:
+            high = middle
+    return float((low * high) ** 0.5)

@@ -1,0 +1,1 @@
+"""One module for each experiment: what it runs, its figure, and its rows of the table."""

@@ -1,0 +1,73 @@
+"""`Laboratory`: runs many points or searches at once, one process for each core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+
+from benchmarks.paper.capacity import Case, find_capacity
+from benchmarks.paper.points import Point
+from chatserve.engine.garbage import relax_garbage_collection
+
+_Argument = TypeVar("_Argument")
+_Answer = TypeVar("_Answer")
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The request rate that a case sustains.
+
+    Attributes:
+        mean, deviation: requests a second, over the seeds.
+        curve: (rate, normalised latency after an hour) points of the first seed, by rate.
+    """
+
+    mean: float
+    deviation: float
+    curve: list[tuple[float, float]]
+
+
+class Laboratory:
+    """Use it as a context manager; it holds the processes."""
+
+    def __init__(self, num_processes: int | None = None) -> None:
+        self._pool = ProcessPoolExecutor(num_processes or os.cpu_count(), initializer=relax_garbage_collection)
+
+    def __enter__(self) -> Laboratory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def map(self, function: Callable[[_Argument], _Answer], arguments: Iterable[_Argument]) -> list[_Answer]:
+        """The answers of a module-level function, in the order of the arguments."""
+        return list(self._pool.map(function, arguments))
+
+    def measure(self, points: Sequence[Point]) -> list[dict[str, float]]:
+        """The figures of each point."""
+        return self.map(Point.measure, points)
+
+    def capacities(self, cases: Iterable[Case], seeds: Sequence[int] = SEEDS) -> dict[Case, Capacity]:
+        """The capacity of each case, over the seeds; the slow ones are begun first."""
+        ordered = sorted(cases, key=lambda case: not case.system.is_paged)
+        jobs = [(case, seed) for case in ordered for seed in seeds]
+        found = dict(zip(jobs, self.map(_search, jobs), strict=True))
+        return {case: _summarise([found[case, seed] for seed in seeds]) for case in ordered}
+
+
+def _search(job: tuple[Case, int]) -> tuple[float, list[tuple[float, float]]]:
+    return find_capacity(*job)
+
+
+def _summarise(found: list[tuple[float, list[tuple[float, float]]]]) -> Capacity:
+    rates = [rate for rate, _ in found]
+    return Capacity(float(np.mean(rates)), float(np.std(rates)), found[0][1])

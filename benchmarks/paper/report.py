@@ -1,0 +1,50 @@
+"""`Row`: one number of the paper beside ours; and the table of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        figure: of the paper, or "beside the paper".
+        what: is measured, its unit included.
+        paper: its number; None where it has none.
+        ours: the mean over seeds.
+        spread: standard deviation over the seeds; None for a single run.
+    """
+
+    figure: str
+    what: str
+    paper: float | None
+    ours: float
+    spread: float | None = None
+
+    def cells(self) -> list[str]:
+        ours = f"{self.ours:.3g}" + (f" ± {self.spread:.1g}" if self.spread is not None else "")
+        paper, ratio = "", ""
+        if self.paper is not None:
+            paper, ratio = f"{self.paper:g}", f"{self.ours / self.paper:.2f}"
+        return [self.figure, self.what, paper, ours, ratio]
+
+
+_HEAD = ["figure", "what", "paper", "ours", "ours / paper"]
+_ABOUT = """# The paper's numbers and ours
+
+Written by `make paper` (see `benchmarks/paper`). The engine, its scheduler, block pool and decoders are real; time
+is that of a cost model, and lengths are log-normal draws with the paper's means. ± is the deviation over the seeds. Why
+numbers differ is told in `docs/log.md`, "Paper".
+
+"""
+
+
+def write_table(path: Path, rows: Iterable[Row]) -> None:
+    """Write the table as Markdown."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (_HEAD, ["---"] * 5, *(row.cells() for row in rows))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_ABOUT + "\n".join(lines) + "\n", encoding="utf-8")
