@@ -17,13 +17,28 @@ class ContentPart(msgspec.Struct, kw_only=True):
     text: str | None = None
 
 
+class FunctionCall(msgspec.Struct, kw_only=True):
+    """The function that an assistant's message calls; `arguments` is JSON."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """One call in an assistant's message."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: str = "function"
+
+
 class Message(msgspec.Struct, kw_only=True):
     """One turn of a chat."""
 
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -99,6 +114,35 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     guided_choice: list[str] | None = None
 
 
+class FunctionDefinition(msgspec.Struct, kw_only=True):
+    """A function that may be called; `parameters` is the JSON schema of its arguments, an object."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """Something that may be called; only ``type: "function"`` is supported."""
+
+    type: str = "function"
+    function: FunctionDefinition | None = None
+
+
+class FunctionName(msgspec.Struct, kw_only=True):
+    """A function of `tools`."""
+
+    name: str
+
+
+class ToolChoice(msgspec.Struct, kw_only=True):
+    """The function that has to be called."""
+
+    type: str = "function"
+    function: FunctionName | None = None
+
+
 class ChatBody(GenerationBody, kw_only=True):
     """Body of ``POST /v1/chat/completions``."""
 
@@ -109,8 +153,9 @@ class ChatBody(GenerationBody, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
-    tools: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     function_call: str | dict[str, Any] | None = None
     modalities: list[str] | None = None

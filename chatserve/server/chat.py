@@ -15,7 +15,7 @@ from chatserve.errors import RequestError
 from chatserve.server.answer_formats import answer_grammar, check_grammar
 from chatserve.server.answers import Answers
 from chatserve.server.bodies import ChatBody
-from chatserve.server.collecting import Choice, Collected, collect_unless_gone
+from chatserve.server.collecting import Choice, collect_unless_gone
 from chatserve.server.frames import ChatFrames, ChunkHead
 from chatserve.server.generation_requests import (
     chat_alternatives,
@@ -30,18 +30,26 @@ from chatserve.server.prefixes import continued_chat
 from chatserve.server.prompts import check_prompt_ids
 from chatserve.server.responses import client_gone, json_response, response_id
 from chatserve.server.streaming import stream_response, usage_mode
+from chatserve.server.tool_frames import ToolFrames, finish_reason_with_calls, message_with_calls
+from chatserve.server.tools import ToolUse, tool_use
 from chatserve.server.usage import usage_body
 from chatserve.server.validation import parse, read_body
+from chatserve.text.tool_parser import Content
 
 
-async def accept_chat(engine: AsyncEngine, body: ChatBody, request_id: str) -> Answers:
-    """The generation that a checked body asks for, submitted. Raises whatever can be refused."""
+async def accept_chat(engine: AsyncEngine, body: ChatBody, request_id: str, tools: ToolUse | None = None) -> Answers:
+    """The generation that a checked body asks for, submitted. Raises whatever can be refused.
+
+    `tools` are those of the body, when its answers will be read for calls.
+    """
     check_model(engine, body.model)
     alternatives = chat_alternatives(body)
     sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
-    token_ids = await continued_chat(engine, body)
+    token_ids = await continued_chat(engine, body, tools.shown if tools else ())
     check_prompt_ids(engine, token_ids, "messages")
     grammar = answer_grammar(body)
+    if tools is not None:
+        grammar = tools.grammar(grammar)
     await check_grammar(engine, grammar)
     wanted = generation_request(body, token_ids, sampling, request_id=request_id, grammar=grammar)
     try:
@@ -67,18 +75,26 @@ class ChatRoutes:
         body = parse(await read_body(request, self._config.max_body_bytes), ChatBody)
         check_stream_options(body)
         chat_id = response_id("chatcmpl")
-        answers = await accept_chat(self._engine, body, chat_id)
+        tools = tool_use(body, self._engine.chat_template)
+        answers = await accept_chat(self._engine, body, chat_id, tools)
         if body.stream:
-            return self._stream(answers, body, chat_id)
-        return await self._whole(answers, body, chat_id, request)
+            return self._stream(answers, body, chat_id, tools)
+        return await self._whole(answers, body, chat_id, request, tools)
 
-    def _stream(self, answers: Answers, body: ChatBody, chat_id: str) -> Response:
+    def _stream(self, answers: Answers, body: ChatBody, chat_id: str, tools: ToolUse | None) -> Response:
         mode = usage_mode(body)
         head = ChunkHead(chat_id, "chat.completion.chunk", int(time.time()), self._engine.info.name, mode)
-        frames = ChatFrames(head, self._engine.vocabulary, has_logprobs=bool(body.logprobs))
+        vocabulary, has_logprobs = self._engine.vocabulary, bool(body.logprobs)
+        if tools is None:
+            frames = ChatFrames(head, vocabulary, has_logprobs=has_logprobs)
+        else:
+            parsers = [tools.parser() for _ in range(answers.num_choices)]
+            frames = ToolFrames(head, vocabulary, parsers, has_logprobs=has_logprobs)
         return stream_response(answers, frames, mode, self._config)
 
-    async def _whole(self, answers: Answers, body: ChatBody, chat_id: str, request: Request) -> Response:
+    async def _whole(
+        self, answers: Answers, body: ChatBody, chat_id: str, request: Request, tools: ToolUse | None
+    ) -> Response:
         created = int(time.time())
         whole = await collect_unless_gone(answers, request)
         if whole is None:
@@ -88,20 +104,22 @@ class ChatRoutes:
             "object": "chat.completion",
             "created": created,
             "model": self._engine.info.name,
-            "choices": self._choices(whole, bool(body.logprobs)),
+            "choices": [
+                self._choice(index, choice, bool(body.logprobs), tools) for index, choice in enumerate(whole.choices)
+            ],
             "usage": usage_body(answers.usage),
         }
         if body.return_trace:
             answer["trace"] = whole.trace
         return json_response(answer)
 
-    def _choices(self, whole: Collected, has_logprobs: bool) -> list[dict[str, Any]]:
-        return [self._choice(index, choice, has_logprobs) for index, choice in enumerate(whole.choices)]
-
-    def _choice(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Choice, has_logprobs: bool, tools: ToolUse | None) -> dict[str, Any]:
+        parser = tools.parser() if tools is not None else None
+        pieces = [*parser.push(choice.text), *parser.finish()] if parser is not None else [Content(choice.text)]
+        num_calls = parser.num_calls if parser is not None else 0
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message_with_calls(pieces),
             "logprobs": chat_logprobs(choice.tokens, self._engine.vocabulary) if has_logprobs else None,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": finish_reason_with_calls(choice.finish_reason or "stop", num_calls),
         }

@@ -67,19 +67,21 @@ class ChatFrames:
 
     def opening(self, num_choices: int, usage: Usage | None) -> bytes:
         role = b'{"role":"assistant","content":""}'
-        return b"".join(frame(self._head.chunk(_chat_choice(index, role), usage)) for index in range(num_choices))
+        return b"".join(frame(self._head.chunk(chat_choice(index, role), usage)) for index in range(num_choices))
 
     def delta(self, delta: Delta, usage: Usage | None) -> bytes:
         events = b""
         logprobs = self._logprobs(delta)
         if delta.text or logprobs is not None or delta.trace:
             content = b'{"content":' + encode_text(delta.text) + b"}"
-            choice = _chat_choice(delta.choice, content, logprobs or b"null")
+            choice = chat_choice(delta.choice, content, logprobs or b"null")
             events = frame(self._head.chunk(choice, usage, delta.trace))
         if delta.finish_reason is not None:
-            finish = encode_text(delta.finish_reason)
-            events += frame(self._head.chunk(_chat_choice(delta.choice, b"{}", finish_reason=finish), usage))
+            events += self._finish(delta.choice, delta.finish_reason, usage)
         return events
+
+    def _finish(self, index: int, reason: str, usage: Usage | None) -> bytes:
+        return frame(self._head.chunk(chat_choice(index, b"{}", finish_reason=encode_text(reason)), usage))
 
     def _logprobs(self, delta: Delta) -> bytes | None:
         if not self._has_logprobs or not delta.tokens:
@@ -90,8 +92,9 @@ class ChatFrames:
         return frame(self._head.chunk(b"", usage))
 
     def empty(self) -> bytes:
-        return self._head.chunk(_chat_choice(0, b"{}"))
+        return self._head.chunk(chat_choice(0, b"{}"))
 
 
-def _chat_choice(index: int, delta: bytes, logprobs: bytes = b"null", finish_reason: bytes = b"null") -> bytes:
+def chat_choice(index: int, delta: bytes, logprobs: bytes = b"null", finish_reason: bytes = b"null") -> bytes:
+    """The JSON of one choice around the JSON of its parts."""
     return b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (index, delta, logprobs, finish_reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -95,8 +96,8 @@ class PrefixRoutes:
         return token_ids
 
 
-async def continued_chat(engine: AsyncEngine, body: ChatBody) -> list[int]:
-    """Token ids of a chat request's prompt.
+async def continued_chat(engine: AsyncEngine, body: ChatBody, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
+    """Token ids of a chat request's prompt, which shows these tools.
 
     Behind a prefix that was given as messages these are what continues it: the prompt is the prefix's ids and then
     these, nothing is tokenised across the seam.
@@ -110,6 +111,7 @@ async def continued_chat(engine: AsyncEngine, body: ChatBody) -> list[int]:
         (before or []) + template_messages(body.messages),
         add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
         continue_final_message=continues,
+        tools=tools,
     )
     if before is None:
         return whole

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import msgspec
+
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ContextLengthError, RequestError
-from chatserve.server.bodies import ChatBody, ContentPart, Message
+from chatserve.server.bodies import ChatBody, ContentPart, Message, ToolCall
 from chatserve.text import Vocabulary
+from chatserve.text.tool_format import with_tools_told
 
 Result = TypeVar("Result")
 
@@ -48,10 +52,12 @@ async def render_prompt(
     *,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
+    tools: Sequence[dict[str, Any]] = (),
 ) -> list[int]:
     """Token ids of template messages. Raises RequestError when there is no template or they are too long.
 
-    `continue_final_message` ends them behind the content of the last message, instead of behind the message.
+    `continue_final_message` ends them behind the content of the last message, instead of behind the message. Where the
+    template has no place for tools, the messages tell of them.
     """
     template = engine.chat_template
     if template is None:
@@ -60,15 +66,17 @@ async def render_prompt(
             param="messages",
             code="unsupported_value",
         )
-    size = sum(len(turn["content"]) for turn in turns) + 32 * len(turns)
+    if not template.takes_tools:
+        turns, tools = with_tools_told(turns, tools), ()
+    size = sum(len(turn["content"]) for turn in turns) + 32 * len(turns) + len(msgspec.json.encode(tools))
 
     _check_length(engine, size, "messages")
 
     def render_and_encode() -> list[int]:
         if continue_final_message:
-            text = template.render_unfinished(turns)
+            text = template.render_unfinished(turns, tools=list(tools) or None)
         else:
-            text = template.render(turns, add_generation_prompt=add_generation_prompt)
+            text = template.render(turns, add_generation_prompt=add_generation_prompt, tools=list(tools) or None)
         return engine.vocabulary.encode(text, add_special_tokens=False)
 
     return await off_loop_when_long(size, render_and_encode)
@@ -101,16 +109,25 @@ def _template_message(message: Message, path: str) -> dict[str, Any]:
             param=f"{path}.role",
             code="invalid_value",
         )
-    if message.tool_calls:
-        raise RequestError(
-            f"{path}.tool_calls is not supported yet.", param=f"{path}.tool_calls", code="unsupported_value"
-        )
-    turn: dict[str, Any] = {"role": role, "content": _text_of(message.content, f"{path}.content")}
+    has_calls = role == "assistant" and bool(message.tool_calls)
+    content = "" if has_calls and message.content is None else _text_of(message.content, f"{path}.content")
+    turn: dict[str, Any] = {"role": role, "content": content}
+    if has_calls:
+        turn["tool_calls"] = [_template_call(call) for call in message.tool_calls or ()]
     if message.name is not None:
         turn["name"] = message.name
     if message.tool_call_id is not None:
         turn["tool_call_id"] = message.tool_call_id
     return turn
+
+
+def _template_call(call: ToolCall) -> dict[str, Any]:
+    """A call as templates take it: they write the arguments as JSON themselves."""
+    arguments: Any = call.function.arguments
+    # What a model has written need not be JSON: then it is shown to it as it was.
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        arguments = msgspec.json.decode(arguments)
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def _text_of(content: str | list[ContentPart] | None, path: str) -> str:

@@ -79,8 +79,6 @@ LENGTH_LIMITS: dict[str, Limit] = {
 
 UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     # field: whether a value asks for nothing that is missing here
-    "tools": lambda value: value == [],
-    "tool_choice": lambda value: value in ("none", "auto"),
     "functions": lambda value: value == [],
     "function_call": lambda value: value in ("none", "auto"),
     "modalities": lambda value: value in ([], ["text"]),

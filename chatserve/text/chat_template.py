@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
@@ -29,6 +29,9 @@ class ChatTemplate:
         bos_token: text of the begin token, for templates that name it.
         eos_token: text of the end token, likewise.
 
+    Attributes:
+        takes_tools: the template has a place for the tools that may be called.
+
     Raises:
         ModelLoadError: the source is not a valid template.
     """
@@ -36,10 +39,13 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            variables = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise ModelLoadError(f"the chat template cannot be compiled: {error}") from error
+        self.takes_tools = "tools" in variables
 
     def render(
         self,

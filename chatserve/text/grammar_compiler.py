@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chatserve.text.vocabulary import Vocabulary
 
 # These bound the time of a compilation to about half a second, and its recursion to what a thread's stack holds.
-_MAX_SOURCE_LENGTH = 65_536
+_MAX_SOURCE_LENGTH = 131_072
 _MAX_RULES = 1000
 _MAX_REFERENCES = 1000
 _LEXER_FUEL = 200_000

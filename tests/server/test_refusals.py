@@ -33,6 +33,10 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
     return error
 
 
+def function(name: str, parameters: Any = None) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
 def json_schema(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
@@ -129,13 +133,28 @@ def test_fields_of_both_endpoints(served: Served, path: str, fields: dict[str, A
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        ({"messages": [{"role": "user", "tool_calls": [{"function": {"name": "f"}}]}]}, "messages[0].content"),
         ({"logprobs": 3}, "logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "code_interpreter"}]}, "tools[0]"),
+        ({"tools": [{"function": {}}]}, "tools[0].function.name"),
+        ({"tools": [function("a b")]}, "tools[0].function.name"),
+        ({"tools": [function("f"), function("f")]}, "tools[1].function.name"),
+        ({"tools": [function("f")] * 200}, "tools"),
+        ({"tools": [function("f")], "tool_choice": "always"}, "tool_choice"),
+        ({"tools": [function("f")], "tool_choice": {"function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [function("f")], "guided_regex": "a"}, "guided_regex"),
+        ({"tools": [function("f", {"type": "nothing"})], "tool_choice": "required"}, "tools"),
+        ({"tools": [function("f", {"enum": []})], "tool_choice": {"function": {"name": "f"}}}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"functions": [{}]}, "functions"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),

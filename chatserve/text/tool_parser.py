@@ -1,0 +1,154 @@
+"""`ToolCallParser`: splits the text of an answer into content and tool calls while it is being written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chatserve.text.json_call import JsonCall
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Text for the reader."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegin:
+    """The index-th call begins; its function is known."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the text of a call's arguments."""
+
+    index: int
+    text: str
+
+
+Piece: TypeAlias = Content | CallBegin | CallArguments
+
+
+class ToolCallParser:
+    """Finds calls of the form ``<opening>{"name": ..., "arguments": ...}<closing>`` in a text that comes in pieces.
+
+    White space around calls is dropped, other text is content, and so is what looks like a call at first and turns out
+    not to be one. Text that may become an opening is held back.
+
+    Args:
+        opening: what stands before each call; "" where the whole answer is one call or none.
+        closing: what stands behind it.
+        max_calls: further calls are dropped, with whatever follows.
+
+    Attributes:
+        num_calls: calls that have begun.
+    """
+
+    def __init__(self, opening: str, closing: str, *, max_calls: int | None = None) -> None:
+        self._opening = opening
+        self._closing = closing
+        self._max_calls = max_calls
+        self._call = None if opening else JsonCall()
+        self._raw = ""  # the text of a call until its name is known: it may have to become content again
+        self._held = ""  # text outside of calls that may become an opening, or a closing behind a call
+        self._space = ""  # white space before any content
+        self._has_content = False
+        self._is_behind_call = False
+        self._pieces: list[Piece] = []
+        self.num_calls = 0
+
+    def push(self, text: str) -> list[Piece]:
+        """More of the answer; returns what is certain by now."""
+        while text:
+            text = self._push_text(text) if self._call is None else self._push_call(self._call, text)
+        return self._taken()
+
+    def finish(self) -> list[Piece]:
+        """The answer has ended: what was held back is content, unless it belongs to a call."""
+        if not self._is_behind_call:
+            self._add_content(self._raw + self._held)
+        if self._space and not self.num_calls:
+            self._pieces.append(Content(self._space))
+        return self._taken()
+
+    def _push_text(self, text: str) -> str:
+        """Take text outside of calls; what follows an opening is returned."""
+        if self._max_calls is not None and self.num_calls >= self._max_calls:
+            return ""
+        self._held += text
+        if self._is_behind_call and not self._skip_closing():
+            return ""
+        start = self._held.find(self._opening) if self._opening else -1
+        if start >= 0:
+            before, rest = self._held[:start], self._held[start + len(self._opening) :]
+            self._add_content(before)
+            self._call, self._raw, self._held, self._space = JsonCall(), self._opening, "", ""
+            return rest
+        certain = len(self._held) - _overlap(self._held, self._opening)
+        self._add_content(self._held[:certain])
+        self._held = self._held[certain:]
+        return ""
+
+    def _skip_closing(self) -> bool:
+        """Drop white space and the closing behind a call; False while it may still come."""
+        self._held = self._held.lstrip()
+        if not self._held.startswith(self._closing) and self._closing.startswith(self._held):
+            return False
+        self._held = self._held.removeprefix(self._closing)
+        self._is_behind_call = False
+        return True
+
+    def _push_call(self, call: JsonCall, text: str) -> str:
+        """Take text of a call; what follows it is returned."""
+        for position, character in enumerate(text, 1):
+            was_named = call.name is not None
+            call.push(character)
+            if call.name is None:
+                self._raw += character
+            elif not was_named:
+                self._pieces.append(CallBegin(self.num_calls, call.name))
+                self.num_calls += 1
+                self._raw = ""
+            if call.state in ("complete", "broken"):
+                self._pass_on(call)
+                return self._end_call(call) + text[position:]
+        self._pass_on(call)
+        return ""
+
+    def _end_call(self, call: JsonCall) -> str:
+        """Go back to text; what turned out to be none of a call is returned, its opening is content."""
+        self._call = None
+        if call.name is not None:
+            self._is_behind_call, self._has_content = True, False
+            return ""
+        raw, self._raw = self._raw, ""
+        self._add_content(raw[: len(self._opening)])
+        return raw[len(self._opening) :]
+
+    def _pass_on(self, call: JsonCall) -> None:
+        if arguments := call.take_arguments():
+            self._pieces.append(CallArguments(self.num_calls - 1, arguments))
+
+    def _add_content(self, text: str) -> None:
+        """Content; white space waits for other text, so that none stands alone around calls."""
+        text = self._space + text
+        if self._has_content or text.strip():
+            self._space, self._has_content = "", True
+            if text:
+                self._pieces.append(Content(text))
+        else:
+            self._space = text
+
+    def _taken(self) -> list[Piece]:
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Length of the longest end of `text` that `marker` begins with."""
+    return next((n for n in range(min(len(text), len(marker) - 1), 0, -1) if marker.startswith(text[-n:])), 0)

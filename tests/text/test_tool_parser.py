@@ -1,0 +1,137 @@
+"""Tool calls in a text: the same content and calls however the text is cut into pieces."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatserve.text.tool_parser import CallArguments, CallBegin, Content, Piece, ToolCallParser
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+WEATHER = '{"name": "weather", "arguments": {"city": "Paris", "days": [1, 2]}}'
+
+
+def parse(text: str, *cuts: int, opening: str = OPEN, max_calls: int | None = None) -> list[Piece]:
+    parser = ToolCallParser(opening, CLOSE if opening else "", max_calls=max_calls)
+    bounds = [0, *sorted(cuts), len(text)]
+    pieces: list[Piece] = []
+    for start, stop in itertools.pairwise(bounds):
+        pieces += parser.push(text[start:stop])
+    return pieces + parser.finish()
+
+
+def joined(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]]]:
+    """Content and calls; checks that arguments follow the beginning of their call."""
+    content = ""
+    calls: list[tuple[str, str]] = []
+    for piece in pieces:
+        if isinstance(piece, Content):
+            assert piece.text
+            content += piece.text
+        elif isinstance(piece, CallBegin):
+            assert piece.index == len(calls)
+            calls.append((piece.name, ""))
+        else:
+            assert piece.index == len(calls) - 1
+            assert piece.text
+            calls[-1] = (calls[-1][0], calls[-1][1] + piece.text)
+    return content, calls
+
+
+WEATHER_CALL = ("weather", '{"city": "Paris", "days": [1, 2]}')
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ("just text", "just text", []),
+        ("", "", []),
+        ("  \n", "  \n", []),
+        (f"{OPEN}\n{WEATHER}\n{CLOSE}", "", [WEATHER_CALL]),
+        (f"{OPEN}{WEATHER}{CLOSE}", "", [WEATHER_CALL]),
+        (f"\n\n{OPEN}\n{WEATHER}\n{CLOSE}\n", "", [WEATHER_CALL]),
+        (f"Let me see.\n{OPEN}\n{WEATHER}\n{CLOSE}", "Let me see.\n", [WEATHER_CALL]),
+        (f"{OPEN}\n{WEATHER}\n{CLOSE}\n{OPEN}\n{WEATHER}\n{CLOSE}", "", [WEATHER_CALL] * 2),
+        (f"{OPEN}{WEATHER}{CLOSE} and so", " and so", [WEATHER_CALL]),
+        (f"{OPEN}{WEATHER}", "", [WEATHER_CALL]),
+        (f"{OPEN}{WEATHER} without closing", "without closing", [WEATHER_CALL]),
+        (f'{OPEN}{{"arguments": {{"a": 1}}, "name": "f"}}{CLOSE}', "", [("f", '{"a": 1}')]),
+        (f'{OPEN}{{"name": "f", "parameters": {{"a": "}}"}}, "id": null}}{CLOSE}', "", [("f", '{"a": "}"}')]),
+        (f'{OPEN}{{"name": "f", "arguments": "{{\\"a\\": 1}}"}}{CLOSE}', "", [("f", '{"a": 1}')]),
+        (f'{OPEN}{{"name": "f"}}{CLOSE}', "", [("f", "{}")]),
+        (f'{OPEN}{{"name": "f", "arguments": {{}}}}{CLOSE}', "", [("f", "{}")]),
+        (f'{OPEN}{{"name": "f", "arguments": {{"a": 1', "", [("f", '{"a": 1')]),
+        (f"{OPEN} is how calls begin", f"{OPEN} is how calls begin", []),
+        (f"{OPEN}{{}}{CLOSE}", f"{OPEN}{{}}{CLOSE}", []),
+        (f'{OPEN}{{"name": 5}}{CLOSE}', f'{OPEN}{{"name": 5}}{CLOSE}', []),
+        (f'{OPEN}{{"name": }}', f'{OPEN}{{"name": }}', []),
+        (f'{OPEN}{{"na', f'{OPEN}{{"na', []),
+        (f"{OPEN}[1]{OPEN}{WEATHER}{CLOSE}", f"{OPEN}[1]", [WEATHER_CALL]),
+        ("<tool", "<tool", []),
+        ("a < b, <<tool_call", "a < b, <<tool_call", []),
+    ],
+)
+def test_what_is_found(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    assert joined(parse(text)) == (content, calls)
+    assert joined(parse(text, *range(1, len(text)))) == (content, calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (WEATHER, "", [WEATHER_CALL]),
+        (f"\n{WEATHER}\n", "", [WEATHER_CALL]),
+        ('{"city": "Paris"}', '{"city": "Paris"}', []),
+        ("Hello {there}", "Hello {there}", []),
+        (f"Look: {WEATHER}", f"Look: {WEATHER}", []),
+    ],
+)
+def test_a_call_that_is_the_whole_answer(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    assert joined(parse(text, opening="")) == (content, calls)
+    assert joined(parse(text, *range(1, len(text)), opening="")) == (content, calls)
+
+
+def test_further_calls_can_be_dropped() -> None:
+    text = f"Hm. {OPEN}{WEATHER}{CLOSE}\n{OPEN}{WEATHER}{CLOSE} the end"
+    assert joined(parse(text, max_calls=1)) == ("Hm. ", [WEATHER_CALL])
+
+
+def test_arguments_are_passed_on_as_they_come() -> None:
+    parser = ToolCallParser(OPEN, CLOSE)
+    assert parser.push(f'{OPEN}\n{{"name": "f') == []
+    assert parser.push('", "argum') == [CallBegin(0, "f")]
+    assert parser.push('ents": {"a') == [CallArguments(0, '{"a')]
+    assert parser.push('": 1}') == [CallArguments(0, '": 1}')]
+    assert parser.push(f"}}\n{CLOSE}") == []
+    assert parser.finish() == []
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+values = st.recursive(st.none() | st.booleans() | st.integers() | names, lambda inner: st.lists(inner, max_size=3))
+arguments = st.dictionaries(names, values, max_size=3)
+plain = st.text('abc <>/{}"\n', max_size=12)
+
+
+@given(st.lists(st.tuples(names, arguments), max_size=3), plain, st.lists(st.integers(0, 400), max_size=8))
+def test_any_calls_cut_anywhere(calls: list[tuple[str, dict[str, Any]]], before: str, cuts: list[int]) -> None:
+    text = before + "".join(
+        f"{OPEN}\n{json.dumps({'name': name, 'arguments': given}, ensure_ascii=False)}\n{CLOSE}"
+        for name, given in calls
+    )
+    content, found = joined(parse(text, *(min(cut, len(text)) for cut in cuts)))
+    assert [(name, json.loads(given)) for name, given in found] == calls
+    assert content == (before if before.strip() or not calls else "")
+
+
+@given(st.text('{}[]":,\\ nameargumts<tool_cal>/1', max_size=80), st.lists(st.integers(0, 80), max_size=5))
+def test_nonsense_is_not_lost_and_cuts_do_not_matter(text: str, cuts: list[int]) -> None:
+    text = OPEN + text
+    whole = joined(parse(text))
+    assert joined(parse(text, *(min(cut, len(text)) for cut in cuts))) == whole
+    if not whole[1]:
+        assert whole[0] == text
