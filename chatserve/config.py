@@ -50,6 +50,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 256
     max_sequences: Annotated[int, Meta(description="Sequences one request may hold.", ge=1)] = 512
     prefix_caching: Annotated[bool, Meta(description="Reuse the KV of equal beginnings of prompts.")] = True
+    swap_space: Annotated[
+        float, Meta(description="Host memory in GiB for preempted requests; 0: always recompute them.", ge=0)
+    ] = 1.0
+    preemption: Annotated[
+        Literal["auto", "swap", "recompute"],
+        Meta(
+            description="What happens to the KV of a request that gives way; auto takes what is measured to be faster."
+        ),
+    ] = "auto"
+    policy: Annotated[
+        Literal["fcfs", "priority", "shortest-remaining"],
+        Meta(description="Who runs first, and who gives way last."),
+    ] = "fcfs"
     max_queue: Annotated[int, Meta(description="Requests that may wait; more get 429.", ge=0)] = 1024
     decoders: Annotated[tuple[str, ...], Meta(description="Python files with decoders to register (repeatable).")] = ()
     decoder_timeout: Annotated[float, Meta(description="Seconds a decoder may run without yielding.", gt=0)] = 1.0

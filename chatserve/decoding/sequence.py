@@ -262,6 +262,12 @@ class Sequence:
         self._indexed = None
         self._table.free()
 
+    def _keep_computed(self, num_tokens: int) -> None:
+        """Release the slots behind the first `num_tokens`: their KV is not written yet."""
+        self._table.truncate(num_tokens)
+        self._ahead = self._ahead[: max(0, self._table.num_tokens - len(self._tokens))]
+        self._trim_indexed(self._table.num_tokens)
+
     def _give_up_tail(self) -> None:
         """Release the KV of the last blocks, as far as nobody else holds them."""
         blocks, counts = self._table.blocks, self._group.pool.ref_counts

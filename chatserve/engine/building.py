@@ -28,14 +28,20 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
     loaded = load_model(config)
     runner = _limited(loaded.runner, config.max_model_len)
     _check_pool_memory(runner.info, config)
+    num_blocks = config.num_blocks or num_blocks_for(runner.info, config)
     limits = EngineLimits(
-        num_blocks=config.num_blocks or num_blocks_for(runner.info, config),
+        num_blocks=num_blocks,
         block_size=config.block_size,
         max_batch_tokens=config.max_batch_tokens,
         max_running_sequences=config.max_running_sequences,
         max_sequences=config.max_sequences,
         prefix_caching=config.prefix_caching,
         decoder_timeout=config.decoder_timeout,
+        num_host_blocks=min(
+            num_blocks, int(config.swap_space * _GIB) // (runner.info.kv_bytes_per_token * config.block_size)
+        ),
+        preemption=config.preemption,
+        policy=config.policy,
     )
     engine = Engine(runner, loaded.vocabulary, registry, limits)
     sampler.warm_up(runner.info.vocab_size)

@@ -9,6 +9,7 @@ and may run in another. Nothing here knows asyncio or HTTP.
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +24,14 @@ from chatserve.engine.batching import BatchBuilder, num_rows, row_owners
 from chatserve.engine.generation import Delta, GenerationRequest
 from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.plain_draws import read_draws
+from chatserve.engine.policy import make_policy
+from chatserve.engine.preemption import PreemptionCosts
 from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.request_factory import EngineLimits, RequestFactory
 from chatserve.engine.sampler import SamplingPlan, SamplingResult
 from chatserve.engine.scheduler import Chunk, Limits, Scheduler, Work
+from chatserve.engine.swapping import Swapping
 from chatserve.engine.watchdog import Watchdog
 from chatserve.errors import ChatserveError, GenerationError, RequestError
 from chatserve.kv import BlockPool, check_integrity
@@ -41,19 +45,31 @@ _LONGEST_MESSAGE = 1000  # characters of a plugin's exception that a client is s
 
 @dataclass(slots=True)
 class Step:
-    """One iteration on its way through the model: what runs, and after `run` what came out."""
+    """One iteration on its way through the model: what runs, and after `run` what came out and how long it took.
+
+    `moves` swaps blocks before the batch runs; a forward of its own, so that its time is known.
+    """
 
     runner: Runner
     batch: Batch
     plan: SamplingPlan
     work: Work
+    moves: Batch | None = None
     result: SamplingResult | None = None
     error: Exception | None = None
+    move_seconds: float = 0.0
+    forward_seconds: float = 0.0
 
     def run(self) -> None:
         """Forward and sampling; errors are kept for `Engine.end_step`. Safe to call in a worker thread."""
         try:
+            if self.moves is not None:
+                started = time.perf_counter()
+                self.runner.forward(self.moves)
+                self.move_seconds = time.perf_counter() - started
+            started = time.perf_counter()
             logits = self.runner.forward(self.batch)
+            self.forward_seconds = time.perf_counter() - started
             self.result = sampler.run(self.plan, logits)
         except Exception as error:  # whatever a model raises must end the step's requests, not the engine
             _log.exception("the forward failed")
@@ -81,7 +97,10 @@ class Engine:
         self.pool = BlockPool(limits.num_blocks, limits.block_size)
         self.prefix_cache = PrefixCache(self.pool, limits.prefix_caching)
         sizes = Limits(limits.max_batch_tokens, limits.max_running_sequences)
-        self.scheduler = Scheduler(self.pool, sizes, self.prefix_cache)
+        block_bytes = runner.info.kv_bytes_per_token * limits.block_size
+        self.costs = PreemptionCosts(block_bytes, limits.block_size)
+        swapping = Swapping(self.pool, limits.num_host_blocks, limits.preemption, self.costs)
+        self.scheduler = Scheduler(self.pool, sizes, self.prefix_cache, make_policy(limits.policy), swapping)
         self._batches = BatchBuilder(self.pool)
         self.requests: dict[Request, None] = {}
         self._watchdog = Watchdog(limits.decoder_timeout)
@@ -90,7 +109,7 @@ class Engine:
         self.num_exhausted = 0
         self._num_ended_tokens = 0  # published by requests that have ended
         self._factory = RequestFactory(runner.info, vocabulary, registry, self.pool, limits)
-        runner.allocate(limits.num_blocks, limits.block_size)
+        runner.allocate(limits.num_blocks, limits.block_size, swapping.space.num_blocks)
 
     # requests
 
@@ -175,7 +194,9 @@ class Engine:
             "blocks_cached": self.pool.num_cached,
             "blocks_pinned": self.prefixes.num_blocks,
             "prefix_hit_tokens": self.prefix_cache.num_hit_tokens,
-            "preemptions": self.scheduler.total_preemptions,
+            "preemptions": self.scheduler.num_preemptions,
+            "preemptions_by_swap": self.scheduler.swapping.num_swaps,
+            "blocks_swapped": self.scheduler.swapping.space.num_used,
         }
 
     def check_integrity(self) -> None:
@@ -193,10 +214,17 @@ class Engine:
         plan = SamplingPlan()
         batch = self._batches.build(work, plan)
         self.num_steps += 1
-        return Step(self.runner, batch, plan, work)
+        return Step(self.runner, batch, plan, work, self._moves())
+
+    def _moves(self) -> Batch | None:
+        out, back = self.scheduler.swapping.take_moves()
+        return Batch.of_moves(out, back) if len(out) or len(back) else None
 
     def end_step(self, step: Step) -> None:
         """Take over what a step brought, resume the decoders whose awaits are complete, and emit their deltas."""
+        if step.moves is not None:
+            self.costs.learn_move(len(step.moves.swap_out) + len(step.moves.swap_in), step.move_seconds)
+        self.costs.learn_forward(step.batch.num_tokens, step.forward_seconds)
         broken = self._broken(step)
         for request, error in broken.items():
             self.fail(request, error)
@@ -359,6 +387,7 @@ class Engine:
             choice.finish(reason)
             context._dirty[choice] = None
         self._emit(request)
+        self.scheduler.policy.learn(request)
         self._release(request)
         self.num_finished += 1
         request.listener(None)

@@ -23,6 +23,8 @@ from chatserve.engine import sampler
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken
 from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.output import published
+from chatserve.engine.policy import PolicyName
+from chatserve.engine.preemption import Preemption
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.sampler import Processing
 from chatserve.engine.validation import check_request
@@ -48,6 +50,9 @@ class EngineLimits:
     max_sequences: int = 512
     prefix_caching: bool = True
     decoder_timeout: float = 1.0
+    num_host_blocks: int = 0
+    preemption: Preemption = "auto"
+    policy: PolicyName = "fcfs"
 
 
 class RequestFactory:

@@ -1,20 +1,23 @@
 """`Scheduler`: which rows run in the next step, who is admitted, and who gives way when blocks run out.
 
-First come, first served, iteration by iteration (Orca; PagedAttention, section 4.5). The request is the gang: its
-sequences are admitted and preempted together. A step mixes decodes and prefill chunks under one token budget.
+Iteration by iteration (Orca), in the order of a policy. The request is the gang: its sequences are admitted and
+preempted together (PagedAttention, section 4.5). A step mixes decodes and prefill chunks under one token budget.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
 
 from chatserve.decoding.sequence import Sequence
 from chatserve.engine.plain_draws import take_slots
+from chatserve.engine.policy import Policy
 from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Request
 from chatserve.engine.rows import RowTask
+from chatserve.engine.swapping import Swapping
+from chatserve.engine.waiting_line import WaitingLine
 from chatserve.kv import BlockPool
 
 
@@ -68,36 +71,43 @@ class Scheduler:
     """Queues and the choice of work. Only token lists, tables and numbers; no arrays, no model.
 
     Attributes:
-        waiting: requests never started or preempted, in the order in which they will start; preempted ones lead.
-        running: requests that may hold blocks, in order of arrival.
+        waiting: requests never started or preempted.
+        running: requests that may hold blocks, in the policy's order.
+        swapping: preempted groups in host memory.
         exhausted: requests found to need more than the whole pool; the engine ends them with "length".
+        num_preemptions: so far.
     """
 
-    def __init__(self, pool: BlockPool, limits: Limits, prefix_cache: PrefixCache) -> None:
+    def __init__(
+        self, pool: BlockPool, limits: Limits, prefix_cache: PrefixCache, policy: Policy, swapping: Swapping
+    ) -> None:
         self.pool = pool
         self.prefix_cache = prefix_cache
         self.limits = limits
-        self.waiting: deque[Request] = deque()
+        self.policy = policy
+        self.swapping = swapping
+        self.waiting = WaitingLine(policy)
         self.running: list[Request] = []
         self.exhausted: list[Request] = []
-        self.num_preempted = 0  # of `waiting`
-        self.total_preemptions = 0
+        self.num_preemptions = 0
 
     def add(self, request: Request) -> None:
-        self.waiting.append(request)
+        self.waiting.add(request)
 
     def remove(self, request: Request) -> None:
         """Forget a request that has ended."""
         if request.is_running:
             self.running.remove(request)
             request.is_running = False
-        elif request in self.waiting:
-            if self.waiting.index(request) < self.num_preempted:
-                self.num_preempted -= 1
+        else:
             self.waiting.remove(request)
+            self.swapping.discard(request)
 
     def schedule(self) -> Work:
         """Choose the next step's work and give it blocks; may preempt, release idle KV, note exhausted requests."""
+        if not self.policy.is_static:
+            self.running.sort(key=self.policy.rank)
+            self.waiting.reorder()
         self._admit()
         draws: list[Request] = []
         chunks: list[Chunk] = []
@@ -144,15 +154,13 @@ class Scheduler:
         free = self.pool.num_free - sum(request.num_blocks_lacking() for request in self.running)
         num_sequences = sum(request.num_sequences for request in self.running)
         while self.waiting:
-            request = self.waiting[0]
-            needed = request.num_blocks_lacking()
+            request = self.waiting.first()
+            needed = max(request.num_blocks_lacking(), self.swapping.num_blocks_away(request))
             has_room = needed + self._watermark <= free
             has_turn = num_sequences + request.num_sequences <= self.limits.max_running_sequences
             if self.running and not (has_room and has_turn):
                 return
-            self.waiting.popleft()
-            self.num_preempted = max(0, self.num_preempted - 1)
-            self._insert(request)
+            self._start_running(self.waiting.pop_first())
             free -= needed
             num_sequences += request.num_sequences
 
@@ -161,11 +169,9 @@ class Scheduler:
         """Blocks kept free at admission, so that a newcomer is not preempted by the next decode."""
         return max(1, self.pool.num_blocks // 100)
 
-    def _insert(self, request: Request) -> None:
-        place = len(self.running)
-        while place and self.running[place - 1].arrival > request.arrival:
-            place -= 1
-        self.running.insert(place, request)
+    def _start_running(self, request: Request) -> None:
+        self.swapping.swap_in(request)
+        insort(self.running, request, key=self.policy.rank)
         request.is_running = True
         if request.admitted_at is None:
             request.admitted_at = time.monotonic()
@@ -224,7 +230,7 @@ class Scheduler:
     # room
 
     def _make_room(self, request: Request, task: RowTask, stop: int) -> bool:
-        """Free blocks until the chunk fits: idle sequences give theirs up first, then the latest arrivals."""
+        """Free blocks until the chunk fits: idle sequences give theirs up first, then those whose turn is last."""
         table = task.leader._table
         while table.num_needed(max(0, stop - table.num_tokens)) > self.pool.num_free:
             if self._release_idle():
@@ -236,7 +242,7 @@ class Scheduler:
                 self.exhausted.append(request)
                 self._stop_running(request)
                 return False
-            self._preempt(victim)
+            self.preempt(victim)
             if victim is request:
                 return False
         return True
@@ -254,20 +260,18 @@ class Scheduler:
                         return True
         return False
 
-    def _preempt(self, victim: Request) -> None:
-        """Recomputation (section 4.5): all sequences of the group give up their blocks and keep their tokens."""
+    def preempt(self, victim: Request) -> None:
+        """All sequences of a running group give up their blocks and keep their tokens: swapped, or to be recomputed."""
+        self.swapping.swap_out(victim)
         self._stop_running(victim)
-        place = 0
-        while place < self.num_preempted and self.waiting[place].arrival < victim.arrival:
-            place += 1
-        self.waiting.insert(place, victim)
-        self.num_preempted += 1
-        self.total_preemptions += 1
+        self.waiting.add_preempted(victim)
+        self.num_preemptions += 1
         victim.num_preemptions += 1
 
     def _stop_running(self, request: Request) -> None:
         self.running.remove(request)
         request.is_running = False
-        request.group.give_up_kv()
         for task in request.tasks:
             task.scheduled_from = None
+        if not self.swapping.num_blocks_away(request):
+            request.group.give_up_kv()

@@ -33,6 +33,15 @@ class IndexedBlock:
             entry = entry.parent
         return entry
 
+    def path(self) -> list[IndexedBlock]:
+        """All blocks from the start of the sequence to this one."""
+        path: list[IndexedBlock] = []
+        entry: IndexedBlock | None = self
+        while entry is not None:
+            path.append(entry)
+            entry = entry.parent
+        return path[::-1]
+
 
 class PrefixIndex:
     """Full blocks by a 128-bit hash of (parent's hash, tokens, salt).
@@ -50,6 +59,10 @@ class PrefixIndex:
 
     def __contains__(self, block: int) -> bool:
         return block in self._by_block
+
+    def holds(self, entry: IndexedBlock) -> bool:
+        """Whether the block still holds what it was indexed for."""
+        return self._by_block.get(entry.block) is entry
 
     def find(self, parent: IndexedBlock | None, tokens: Sequence[int], salt: str | None = None) -> IndexedBlock | None:
         """The indexed block that holds `tokens` (a full block of them) behind `parent`."""

@@ -52,6 +52,13 @@ class Batch:
     swap_out: Int32Array = field(default_factory=_no_pairs)
     swap_in: Int32Array = field(default_factory=_no_pairs)
 
+    @classmethod
+    def of_moves(cls, swap_out: Int32Array, swap_in: Int32Array) -> Batch:
+        """A batch without tokens: it swaps blocks and computes nothing."""
+        empty = np.empty(0, np.int32)
+        tables = np.empty((0, 0), np.int32)
+        return cls(empty, empty, empty, np.zeros(1, np.int32), empty, tables, empty, swap_out=swap_out, swap_in=swap_in)
+
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)

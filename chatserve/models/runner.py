@@ -43,7 +43,8 @@ class Runner(Protocol):
         """Run one step and return logits float32[R, vocab_size], row i for token ``batch.wanted[i]``.
 
         Order: swap out, swap in, copies, then writes of new K and V, then attention. The caller may change the
-        returned array; it is valid until the next call.
+        returned array; it is valid until the next call. A batch without tokens moves blocks only; the blocks have been
+        moved when this returns.
         """
 
     def close(self) -> None:

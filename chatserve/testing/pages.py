@@ -40,13 +40,17 @@ class Pages:
         Raises:
             AssertionError: the batch is malformed or a page does not hold what it should; names the chunk.
         """
-        self._move(batch.swap_out, self._device, self._host, "swap out")
-        self._move(batch.swap_in, self._host, self._device, "swap in")
-        self._move(batch.copies, self._device, self._device, "copy")
+        self.move_blocks(batch)
         _check_shapes(batch)
         chunks = np.repeat(np.arange(batch.num_chunks), np.diff(batch.query_starts))
         self._check_places(batch, chunks)
         return self._write_and_read(batch, chunks)
+
+    def move_blocks(self, batch: Batch) -> None:
+        """Swap out, swap in, copy. Raises AssertionError when a list is malformed."""
+        self._move(batch.swap_out, self._device, self._host, "swap out")
+        self._move(batch.swap_in, self._host, self._device, "swap in")
+        self._move(batch.copies, self._device, self._device, "copy")
 
     def _move(self, pairs: Int32Array, source: _Slots, target: _Slots, name: str) -> None:
         if not len(pairs):

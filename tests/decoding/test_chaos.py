@@ -82,7 +82,7 @@ def shock(engine: CheckedEngine, kind: int) -> None:
     """What the scheduler does when blocks run out, at a time of our own: preempt a request, or release idle KV."""
     running = engine.scheduler.running
     if kind and running:
-        engine.scheduler._preempt(running[kind % len(running)])
+        engine.scheduler.preempt(running[kind % len(running)])
     else:
         engine.scheduler._release_idle()
 
