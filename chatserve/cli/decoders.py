@@ -99,7 +99,7 @@ def _decoders_in(file: Path) -> list[Decoder]:
     from chatserve.decoding.registry import Registry
 
     registry = Registry()
-    registry._load_file(str(file))
+    registry.load_file(str(file))
     for info in registry.list():
         if info.reason is not None:
             raise RequestError(f"{file}: {info.name} is broken: {info.reason}")

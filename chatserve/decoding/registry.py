@@ -14,13 +14,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from chatserve.decoding.bounded_call import call_bounded
 from chatserve.decoding.context import Context
-from chatserve.decoding.errors import Rejected
 from chatserve.decoding.sequence import Sequence
 from chatserve.errors import ConfigError, RequestError
 
 API_VERSION = 1
 ENTRY_POINT_GROUP = "chatserve.decoders"
+IMPORT_TIMEOUT = 60.0
 DecoderFunction: TypeAlias = Callable[[Context, Sequence, Any], Coroutine[Any, Any, None]]
 
 _log = logging.getLogger("chatserve.decoders")
@@ -122,22 +123,29 @@ class _Entry:
 
 
 class Registry:
-    """All decoders that a server knows. A plugin that fails to load is kept as broken, with the reason."""
+    """All decoders that a server knows. A plugin that fails to load is kept as broken, with the reason.
 
-    def __init__(self) -> None:
+    Args:
+        import_timeout: seconds that the import of one plugin may take.
+    """
+
+    def __init__(self, import_timeout: float = IMPORT_TIMEOUT) -> None:
         self._entries: dict[str, _Entry] = {}
+        self._import_timeout = import_timeout
 
     @classmethod
-    def load(cls, files: Iterable[str] = (), *, strict: bool = False) -> Registry:
+    def load(
+        cls, files: Iterable[str] = (), *, strict: bool = False, import_timeout: float = IMPORT_TIMEOUT
+    ) -> Registry:
         """Decoders of all installed packages (entry points of group ``chatserve.decoders``) and of these files.
 
         Raises ConfigError for the first broken one when `strict`.
         """
-        registry = cls()
+        registry = cls(import_timeout)
         for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
             registry._load_entry_point(entry_point)
         for file in files:
-            registry._load_file(file)
+            registry.load_file(file)
         broken = [f"{name}: {entry.reason}" for name, entry in registry._entries.items() if entry.reason]
         for line in broken:
             _log.warning("broken decoder %s", line)
@@ -154,6 +162,19 @@ class Registry:
             other = self._entries[name].distribution or "another file"
             reason, name = f"the name {name!r} is taken by {other}", f"{name} ({distribution})"
         self._entries[name] = _Entry(added if reason is None else None, distribution, version, reason)
+
+    def load_file(self, file: str) -> None:
+        """Register the decoders in a Python file; one that cannot be used is listed as broken under the file's name."""
+        try:
+            module = call_bounded(lambda: _import_file(Path(file)), self._import_timeout)
+            found = [value for value in vars(module).values() if isinstance(value, Decoder)]
+            if not found:
+                raise ValueError("holds no decoder (a function decorated with @decoder)")
+        except Exception as error:  # as above
+            self._entries[Path(file).stem] = _Entry(None, file, "", _reason(error))
+        else:
+            for value in found:
+                self.add(value, distribution=file)
 
     def get(self, name: str) -> Decoder:
         """The decoder of this name; raises RequestError that lists the names there are."""
@@ -175,24 +196,13 @@ class Registry:
         distribution = entry_point.dist.name if entry_point.dist else ""
         version = entry_point.dist.version if entry_point.dist else ""
         try:
-            loaded = entry_point.load()
+            loaded = call_bounded(entry_point.load, self._import_timeout)
             if not isinstance(loaded, Decoder):
                 raise TypeError(f"{entry_point.value} is not a decoder (a function decorated with @decoder)")
         except Exception as error:  # a stranger's code may raise anything while it is imported
             self._entries[entry_point.name] = _Entry(None, distribution, version, _reason(error))
         else:
             self.add(loaded, distribution=distribution, version=version)
-
-    def _load_file(self, file: str) -> None:
-        try:
-            found = [value for value in vars(_import_file(Path(file))).values() if isinstance(value, Decoder)]
-            if not found:
-                raise ValueError("holds no decoder (a function decorated with @decoder)")
-        except Exception as error:  # as above
-            self._entries[Path(file).stem] = _Entry(None, file, "", _reason(error))
-        else:
-            for value in found:
-                self.add(value, distribution=file)
 
 
 def _import_file(path: Path) -> Any:
@@ -223,6 +233,3 @@ def _info(name: str, entry: _Entry) -> DecoderInfo:
         state="ready" if made else "broken",
         reason=entry.reason,
     )
-
-
-__all__ = ["API_VERSION", "Decoder", "DecoderInfo", "Params", "Registry", "Rejected", "decoder"]

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 from chatserve.decoding.errors import DecoderError
@@ -28,7 +28,9 @@ _TICKS = 4  # in a limit, so a decoder is interrupted after 1 to 1.25 limits
 _RETRY_SECONDS = 0.001
 _IDLE_TICKS = 40
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
-_INTERRUPTIBLE = frozenset(f"{_PACKAGE}decoding/{name}.py" for name in ("choice", "context", "library", "wants"))
+_INTERRUPTIBLE = frozenset(
+    f"{_PACKAGE}decoding/{name}.py" for name in ("choice", "context", "library", "registry", "search_tree", "wants")
+)
 _COROUTINE_FLAGS = inspect.CO_COROUTINE | inspect.CO_GENERATOR
 
 _log = logging.getLogger("chatserve.engine")
@@ -62,6 +64,8 @@ class Watchdog:
         self._timer: _SignalTimer | _ThreadTimer | None = None
         self._age: list[int] | None = None  # ticks that the current call has lived through
         self._has_interrupted = False
+        self._is_lurking = False
+        self._foreign_profile: Any = None
 
     def __enter__(self) -> Watchdog:
         assert self._timer is None, "the watchdog watches already"
@@ -88,6 +92,9 @@ class Watchdog:
             return function(*arguments)
         finally:
             self._age = None
+            if self._is_lurking:
+                self._is_lurking = False
+                sys.setprofile(self._foreign_profile)
             if self._has_interrupted:
                 self._has_interrupted = False
                 raise DecoderError(f"the decoder was interrupted: it ran for {self.limit:g} s without yielding")
@@ -97,11 +104,33 @@ class Watchdog:
         if self._is_due():
             if not _is_in_decoder(frame):
                 self._signal_timer.retry()
+                self._lurk()
                 return
-            if not self._has_interrupted:
-                _log.warning("a decoder ran for %g s without yielding; interrupted in %s", self.limit, _place(frame))
-            self._has_interrupted = True
-            raise DecoderTimeout(f"ran for {self.limit:g} s without yielding")
+            self._raise(frame)
+
+    def _lurk(self) -> None:
+        """Wait for the decoder at its next call: one that hardly does anything but call us is never met outside."""
+        if not self._is_lurking:
+            self._is_lurking = True
+            self._foreign_profile = sys.getprofile()
+        sys.setprofile(self._on_event)
+
+    def _on_event(self, frame: FrameType, event: str, _: Any) -> None:
+        """A function is being entered or left; before it has done anything is a good moment to raise."""
+        if event == "call":
+            place = frame.f_back if _is_ours(frame.f_code) else frame
+        elif event == "c_call":
+            place = frame
+        else:
+            return
+        if place is not None and not _is_ours(place.f_code) and _is_in_decoder(place, is_innermost=False):
+            self._raise(frame)
+
+    def _raise(self, frame: FrameType | None) -> None:
+        if not self._has_interrupted:
+            _log.warning("a decoder ran for %g s without yielding; interrupted in %s", self.limit, _place(frame))
+        self._has_interrupted = True
+        raise DecoderTimeout(f"ran for {self.limit:g} s without yielding")
 
     def _report(self, frame: FrameType | None) -> None:
         """A tick from another thread, which cannot interrupt: say once what is going on."""
@@ -186,21 +215,25 @@ class _ThreadTimer:
                 self._tick(sys._current_frames().get(watched))
 
 
-def _is_in_decoder(frame: FrameType | None) -> bool:
+def _is_in_decoder(frame: FrameType | None, is_innermost: bool = True) -> bool:
     """Whether an exception raised here stays within a decoder: not in the middle of our own bookkeeping.
 
     Coroutines of ours between a decoder and the engine (`complete`, `Gather`) only wait, and count as the decoder.
     """
-    innermost = frame
+    innermost = frame if is_innermost else None
     while frame is not None:
-        code = frame.f_code
-        if code is Watchdog.call.__code__:
+        if frame.f_code is Watchdog.call.__code__:
             return frame is not innermost
-        is_ours = code.co_filename.startswith(_PACKAGE) and code.co_filename not in _INTERRUPTIBLE
-        if is_ours and not code.co_flags & _COROUTINE_FLAGS:
+        if _is_ours(frame.f_code):
             return False
         frame = frame.f_back
     return False
+
+
+def _is_ours(code: CodeType) -> bool:
+    """Whether it is code of ours that must not be left in the middle."""
+    file = code.co_filename
+    return file.startswith(_PACKAGE) and file not in _INTERRUPTIBLE and not code.co_flags & _COROUTINE_FLAGS
 
 
 def _place(frame: FrameType | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,6 +79,8 @@ def test_parameters_are_checked_before_anything_runs(given: dict[str, Any], mess
         ("import no_such_module_anywhere", "ModuleNotFoundError"),
         ("def (", "SyntaxError"),
         ("x = 1", "holds no decoder"),
+        ("import sys\nsys.exit(3)", "SystemExit(3)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("from chatserve.decoding import decoder\n@decoder('d')\ndef d(ctx, prompt, params): ...", "`async def`"),
         ("from chatserve.decoding import decoder\n@decoder('d')\nasync def d(ctx, prompt): ...", "must take"),
         (
@@ -99,6 +102,19 @@ def test_a_broken_file_is_listed_and_fatal_only_when_strict(tmp_path: Path, text
     registry.get("greedy")
     with pytest.raises(ConfigError, match="broken decoder wrong"):
         Registry.load([file], strict=True)
+
+
+@pytest.mark.parametrize("text", ["while True:\n    pass", "import time\ntime.sleep(1)"])
+def test_an_import_that_does_not_end_is_broken_and_stopped(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, "endless.py", text)
+    registry = Registry(import_timeout=0.1)
+    registry.load_file(file)
+    [info] = registry.list()
+    assert (info.id, info.state, info.reason) == ("endless", "broken", "TimeoutError: did not end within 0.1 s")
+    left = [thread for thread in threading.enumerate() if thread.name == "chatserve-plugin"]
+    for thread in left:
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_a_missing_file_is_broken_too(tmp_path: Path) -> None:

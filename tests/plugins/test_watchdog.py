@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeAlias
@@ -93,6 +94,21 @@ def endless_argument(harness: Harness) -> None:
     harness.ctx.sample(harness.prompt for _ in iter(int, 1) if False)
 
 
+def tokenize(harness: Harness) -> None:
+    while True:
+        harness.ctx.tokenize("one two three " * 2000)
+
+
+def tokenize_without_a_line_of_its_own(harness: Harness) -> None:
+    deque(map(harness.ctx.tokenize, itertools.repeat("one two three " * 2000)), maxlen=0)
+
+
+def read_text(harness: Harness) -> None:
+    harness.prompt.append([65, 66] * 2000)
+    while True:
+        assert harness.prompt.text
+
+
 MISBEHAVIOUR = [
     bare_loop,
     calls_of_plugins_own,
@@ -103,6 +119,9 @@ MISBEHAVIOUR = [
     finally_loops_again,
     catastrophic_pattern,
     endless_argument,
+    tokenize,
+    tokenize_without_a_line_of_its_own,
+    read_text,
 ]
 
 
