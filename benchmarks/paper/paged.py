@@ -17,6 +17,7 @@ from benchmarks.paper.traces import Job
 from chatserve.decoding import Registry, Sampling
 from chatserve.engine import Delta, Engine, EngineLimits, GenerationRequest
 from chatserve.engine.engine import Step
+from chatserve.engine.preemption import Preemption
 from chatserve.engine.request import Request
 from chatserve.errors import ChatserveError
 from chatserve.models.batch import Batch
@@ -48,6 +49,7 @@ class PagedServer:
         by_batch: request-level scheduling over paged memory: as many of the earliest arrivals as have room for their
             prompts run until all of them are done.
         prefix_caching: find the KV of earlier prompts again.
+        preemption: how preempted requests come back; the host pool is as large as the device's.
         seed: of the model's logits and of the draws.
     """
 
@@ -59,19 +61,23 @@ class PagedServer:
         num_slots: int | None = None,
         by_batch: bool = False,
         prefix_caching: bool = False,
+        preemption: Preemption = "recompute",
         seed: int = 0,
     ) -> None:
         self.cost = cost
         self.block_size = block_size or cost.block_size or 16
         self.by_batch = by_batch
         model = cost.model
+        num_blocks = (model.num_slots if num_slots is None else num_slots) // self.block_size
         limits = EngineLimits(
-            num_blocks=(model.num_slots if num_slots is None else num_slots) // self.block_size,
+            num_blocks=num_blocks,
             block_size=self.block_size,
             max_batch_tokens=_MANY,
             max_running_sequences=_MANY,
             prefix_caching=prefix_caching,
             decoder_timeout=60.0,
+            num_host_blocks=num_blocks,
+            preemption=preemption,
         )
         runner = InstantRunner(model.max_len + 1, model.kv_bytes_per_token, seed)
         self.engine = Engine(runner, byte_vocabulary(), Registry.load(), limits)
@@ -84,6 +90,7 @@ class PagedServer:
         self._outcome = Outcome()
         self._window = (0.0, 0.0)
         self._follow_up: FollowUp | None = None
+        self._has_shared = False  # blocks that several sequences hold
 
     def serve(self, jobs: list[Job], follow_up: FollowUp | None = None) -> Outcome:
         """Run a trace, given in the order of arrival, to its end.
@@ -92,6 +99,7 @@ class PagedServer:
         answers arrives later.
         """
         self._follow_up = follow_up
+        self._has_shared = any(job.width > 1 or job.prefix_len or job.prompt for job in jobs)
         self._window = (jobs[len(jobs) // 10].arrival, jobs[-1].arrival)
         self._register_prefix(jobs[0].prefix_len)
         for job in jobs:
@@ -174,6 +182,8 @@ class PagedServer:
         if step is None:
             return
         work = work_of(step.batch, self.block_size)
+        if step.moves is not None:
+            work.num_swapped_blocks += work_of(step.moves, self.block_size).num_swapped_blocks
         duration = self.cost.seconds(work)
         self._observe(step, work, duration)
         self._now += duration
@@ -191,19 +201,21 @@ class PagedServer:
         counters["steps"] = counters.get("steps", 0) + 1
         counters["copies"] = counters.get("copies", 0) + len(step.batch.copies)
         counters["attended_rows"] = counters.get("attended_rows", 0) + step.batch.num_chunks
+        counters["swapped_blocks"] = counters.get("swapped_blocks", 0) + work.num_swapped_blocks
         counters["computed_tokens"] = counters.get("computed_tokens", 0) + work.num_tokens
         if self.engine.num_steps % _OBSERVE_EVERY == 0:
             self._observe_memory(step, duration)
 
     def _observe_memory(self, step: Step, duration: float) -> None:
-        if self.engine.scheduler.waiting:
+        if self._has_shared:
+            num_unshared, num_saved = blocks_saved(step.batch, self.block_size)
+            self._outcome.num_blocks_unshared += num_unshared
+            self._outcome.num_blocks_shared += num_saved
+        elif self.engine.scheduler.waiting:
             self._outcome.memory.add(self._memory(), duration)
-        num_unshared, num_saved = blocks_saved(step.batch, self.block_size)
-        self._outcome.num_blocks_unshared += num_unshared
-        self._outcome.num_blocks_shared += num_saved
 
     def _memory(self) -> Memory:
-        """Use of the pool by requests of a single sequence each, which share nothing."""
+        """Use of the pool, where nothing is shared."""
         memory = Memory(external=float(self.engine.pool.num_blocks * self.block_size))
         for request in self.engine.scheduler.running:
             job = self._inside[request].job

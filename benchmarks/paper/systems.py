@@ -14,6 +14,7 @@ from benchmarks.paper.reservation import Reservation
 from benchmarks.paper.served_model import OPT_13B, ServedModel
 from benchmarks.paper.traces import Job
 from benchmarks.paper.workloads import ALPACA, beam
+from chatserve.engine.preemption import Preemption
 
 OURS = "chatserve"
 ORACLE, POW2, MAX = "Orca (Oracle)", "Orca (Pow2)", "Orca (Max)"
@@ -35,12 +36,12 @@ class System:
     Attributes:
         name: one of the constants above.
         block_size: of paged ones.
-        preemption: how paged ones bring a preempted request back: recompute or swap.
+        preemption: how paged ones bring a preempted request back.
     """
 
     name: str = OURS
     block_size: int = 16
-    preemption: str = "recompute"
+    preemption: Preemption = "recompute"
 
     @property
     def is_paged(self) -> bool:
@@ -50,9 +51,10 @@ class System:
         """Run a trace on this model's server."""
         if self.is_paged:
             cost = CostModel(model, self.block_size)
-            return PagedServer(cost, by_batch=self.name == PAGED_BATCHES).serve(jobs)
-        by_batch = self.name == FASTER_TRANSFORMER
+            by_batch = self.name == PAGED_BATCHES
+            return PagedServer(cost, by_batch=by_batch, preemption=self.preemption).serve(jobs)
         moved = moved_share(jobs[0].width) if jobs[0].decoder == "beam" else 0.0
+        by_batch = self.name == FASTER_TRANSFORMER
         return ContiguousServer(CostModel(model), RESERVATIONS[self.name], by_batch=by_batch, moved=moved).serve(jobs)
 
 

@@ -16,6 +16,7 @@ from benchmarks.paper.served_model import OPT_13B
 from benchmarks.paper.systems import System, moved_share
 from benchmarks.paper.traces import Job
 from benchmarks.paper.workloads import ALPACA, MIXED, SHAREGPT, Workload, beam, parallel, translation
+from chatserve.engine.preemption import Preemption
 
 VAST = replace(OPT_13B, kv_memory=OPT_13B.kv_memory * 64)
 STEP = 26e9 / 1.3e12  # seconds of a step that only reads the weights
@@ -81,9 +82,11 @@ def test_uses_of_contiguous_memory_add_up_to_it(by_batch: bool) -> None:
     server.allocator.check_integrity()
 
 
-def test_the_engine_under_pressure_finishes_everything_and_fills_memory() -> None:
-    server = PagedServer(CostModel(OPT_13B, 16), num_slots=3200)
+@pytest.mark.parametrize("preemption", ["recompute", "swap"])
+def test_the_engine_under_pressure_finishes_everything_and_fills_memory(preemption: Preemption) -> None:
+    server = PagedServer(CostModel(OPT_13B, 16), num_slots=3200, preemption=preemption)
     outcome = server.serve(_few(SHAREGPT, 40, rate=50.0))
+    assert (outcome.counters["swapped_blocks"] > 0) == (preemption == "swap")
     assert len(outcome.served) == 40
     assert outcome.counters["preemptions"] > 0
     assert outcome.memory.shares()["tokens"] > 0.85
