@@ -12,6 +12,7 @@
         UnavailableError    starting, draining or dead
       GenerationError       the request broke while it ran; it alone is affected
         DecoderError        the decoder (plugin) misused the API or raised
+        DeadlineError       the request took longer than its client allowed
 
 Nothing here knows HTTP: `chatserve.server` maps classes to status codes.
 """
@@ -89,6 +90,13 @@ class GenerationError(ChatserveError):
         super().__init__(message)
         self.message = message
         self.code = code
+
+
+class DeadlineError(GenerationError):
+    """A request did not end in the time that its client gave it, waiting included."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="deadline_exceeded")
 
 
 class DecoderError(GenerationError):

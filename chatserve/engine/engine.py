@@ -33,7 +33,7 @@ from chatserve.engine.sampler import SamplingPlan, SamplingResult
 from chatserve.engine.scheduler import Chunk, Limits, Scheduler, Work
 from chatserve.engine.swapping import Swapping
 from chatserve.engine.watchdog import Watchdog
-from chatserve.errors import ChatserveError, GenerationError, RequestError
+from chatserve.errors import ChatserveError, DeadlineError, GenerationError, RequestError
 from chatserve.kv import BlockPool, check_integrity
 from chatserve.models.batch import Batch
 from chatserve.models.runner import Runner
@@ -103,6 +103,7 @@ class Engine:
         self.scheduler = Scheduler(self.pool, sizes, self.prefix_cache, make_policy(limits.policy), swapping)
         self._batches = BatchBuilder(self.pool)
         self.requests: dict[Request, None] = {}
+        self._timed: dict[Request, float] = {}  # those with a deadline, by `time.monotonic`
         self._watchdog = Watchdog(limits.decoder_timeout)
         self.num_steps = 0
         self.num_finished = 0
@@ -161,6 +162,8 @@ class Engine:
             raise _as_generation_error(error, request) from error
         if not request.is_finished:
             self.scheduler.add(request)
+            if request.given.timeout is not None:
+                self._timed[request] = request.submitted_at + request.given.timeout
         return request
 
     def abort(self, request: Request) -> None:
@@ -207,7 +210,9 @@ class Engine:
     # one iteration
 
     def begin_step(self) -> Step | None:
-        """Schedule and build the next step; None when there are no requests."""
+        """End overdue requests, then schedule and build the next step; None when there are no requests."""
+        if self._timed:
+            self._end_overdue()
         work = self._schedule()
         if not work:
             return None
@@ -215,6 +220,13 @@ class Engine:
         batch = self._batches.build(work, plan)
         self.num_steps += 1
         return Step(self.runner, batch, plan, work, self._moves())
+
+    def _end_overdue(self) -> None:
+        now = time.monotonic()
+        for request, deadline in list(self._timed.items()):
+            if deadline <= now:
+                message = f"the request did not end within its timeout of {request.given.timeout:g} s"
+                self.fail(request, DeadlineError(message))
 
     def _moves(self) -> Batch | None:
         out, back = self.scheduler.swapping.take_moves()
@@ -415,6 +427,7 @@ class Engine:
         request.group.close()
         self.scheduler.remove(request)
         self.requests.pop(request, None)
+        self._timed.pop(request, None)
 
 
 def _as_generation_error(error: BaseException, request: Request) -> GenerationError:

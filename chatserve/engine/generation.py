@@ -20,6 +20,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         decoder_params: validated against the decoder's parameter struct at submission.
         request_id: shown in logs; unique.
         priority: used by the priority policy; lower runs first.
+        timeout: seconds after which the request ends with an error, waiting included; None: never.
         cache_salt: keeps this request's KV apart from requests with another salt.
         return_trace: keep what the decoder traces.
         grammar: what the text of every choice must look like; None: anything.
@@ -32,6 +33,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     decoder_params: dict[str, Any] = {}
     request_id: str = ""
     priority: int = 0
+    timeout: float | None = None
     cache_salt: str | None = None
     return_trace: bool = False
     grammar: Grammar | None = None

@@ -27,6 +27,8 @@ def check_request(given: GenerationRequest, info: ModelInfo) -> None:
             param="prompt",
             code="invalid_value",
         )
+    if given.timeout is not None:
+        _in_range("timeout", given.timeout, 0, math.inf, open_below=True)
     if given.grammar is not None and given.sampling.ignore_eos:
         raise RequestError(
             f"ignore_eos: cannot be combined with {given.grammar.param}, whose answers must end",

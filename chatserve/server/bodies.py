@@ -104,6 +104,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     best_of: int | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    timeout: float | None = None
     return_trace: bool | None = None
 
     response_format: ResponseFormat | None = None

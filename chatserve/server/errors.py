@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from chatserve.errors import (
     CapacityError,
+    DeadlineError,
     DecoderError,
     GenerationError,
     NotFoundError,
@@ -71,6 +72,8 @@ def failure_of(error: Exception, *, engine_status: str = "ready") -> Failure:
             retry_after = error.retry_after if helps else None
             kind = "service_unavailable_error"
             return Failure(503, kind, error.message, code=engine_status, retry_after=retry_after, retry_helps=helps)
+        case DeadlineError():
+            return Failure(504, "timeout_error", error.message, code=error.code, retry_helps=False)
         case GenerationError():
             helps = not isinstance(error, DecoderError)
             return Failure(500, "server_error", error.message, code=error.code, retry_helps=helps)

@@ -123,6 +123,7 @@ def generation_request(
         decoder_params=decoder_params,
         request_id=request_id,
         priority=body.priority or 0,
+        timeout=body.timeout,
         cache_salt=body.cache_salt,
         return_trace=bool(body.return_trace),
         grammar=grammar,

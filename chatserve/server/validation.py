@@ -56,10 +56,12 @@ LIMITS: dict[str, Limit] = {
     "n": Limit(1, 128),
     "max_tokens": Limit(1, _BIG),
     "max_completion_tokens": Limit(1, _BIG),
+    "max_output_tokens": Limit(1, _BIG),
     "min_tokens": Limit(0, _BIG),
     "top_logprobs": Limit(0, 20),
     "logprobs": Limit(0, 5),  # of legacy completions; the chat field is true or false
     "priority": Limit(-(2**31), _BIG),
+    "timeout": Limit(0, 86_400, is_open=True),
     "num_beams": Limit(1, 128),
     "best_of": Limit(1, 128),
 }
@@ -120,7 +122,7 @@ def parse(raw: bytes, body_type: type[BodyType]) -> BodyType:
     except RecursionError:
         raise RequestError("The request body is nested too deeply.") from None
     _log_unknown_fields(raw, body_type)
-    _check_tables(body)
+    check_tables(body)
     return body
 
 
@@ -132,7 +134,8 @@ def _log_unknown_fields(raw: bytes, body_type: type[msgspec.Struct]) -> None:
         _log.debug("ignored unknown fields: %s", ", ".join(sorted(unknown)))
 
 
-def _check_tables(body: msgspec.Struct) -> None:
+def check_tables(body: msgspec.Struct) -> None:
+    """Raise RequestError for the first field whose value the tables do not allow."""
     for field in body.__struct_fields__:
         value = getattr(body, field)
         if value is None:

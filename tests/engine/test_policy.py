@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from chatserve.engine import Engine, GenerationRequest
+from chatserve.errors import DeadlineError, RequestError
+from chatserve.testing import VOCAB_SIZE, FakeRunner, RandomLogits
 from tests.engine.engines import MakeEngine, request
 
 
@@ -89,3 +91,27 @@ def test_no_request_is_overtaken_for_ever(make_engine: MakeEngine) -> None:
     while engine.step():
         pass
     assert len(ended) == 201
+
+
+def test_a_request_ends_when_its_time_is_up_running_or_waiting(make_engine: MakeEngine) -> None:
+    engine = make_engine(FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), delay=0.01), max_running_sequences=1)
+    heard: dict[str, list[Any]] = {"running": [], "waiting": [], "patient": []}
+    hurried = msgspec.structs.replace(tokens(500), timeout=0.1)
+    engine.submit(hurried, heard["running"].append)
+    engine.submit(hurried, heard["waiting"].append)
+    engine.submit(tokens(3), heard["patient"].append)
+    while engine.step():
+        pass
+    for name in ("running", "waiting"):
+        assert isinstance(heard[name][-1], DeadlineError)
+        assert "timeout of 0.1 s" in str(heard[name][-1])
+    assert len(heard["running"]) > 1
+    assert len(heard["waiting"]) == 1
+    assert heard["patient"][-1] is None
+    assert engine.stats()["blocks_used"] == 0
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_must_be_positive(make_engine: MakeEngine, timeout: float) -> None:
+    with pytest.raises(RequestError, match="timeout"):
+        make_engine().submit(msgspec.structs.replace(tokens(5), timeout=timeout), lambda news: None)

@@ -256,3 +256,14 @@ def test_a_huge_prompt_delays_nobody(start_server: Start) -> None:
     assert response.json()["error"]["code"] == "context_length_exceeded"
     assert max(latencies) < 0.5, latencies
     assert max(gaps) < 0.5
+
+
+def test_an_answer_that_takes_longer_than_its_timeout_is_a_504_or_an_error_frame(start_server: Start) -> None:
+    served = start_server("x" * 4000, delay=0.01)
+    response = served.chat(timeout=0.2)
+    assert response.status_code == 504
+    assert response.json()["error"]["code"] == "deadline_exceeded"
+    assert response.headers["x-should-retry"] == "false"
+    frames = events(served.chat(timeout=0.2, stream=True).content)
+    assert frames[-1]["error"]["code"] == "deadline_exceeded"
+    assert served.engine.stats()["blocks_used"] == 0
