@@ -1,4 +1,5 @@
 # One verb a target. `make serve` and `make test` need only python3 (3.11 or newer) and make: the rest goes into .venv.
+# The tests in a browser need Debian's Chromium besides, and are skipped without it.
 #   make serve [MODEL=hub-id|folder|file.gguf] [PORT=8000]
 
 VENV := .venv
@@ -16,6 +17,8 @@ test: lint
 
 test-full: lint
 	$(BIN)/python -m pytest -m "full or not full"
+
+web: $(WEB)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -36,7 +39,7 @@ docs: $(VENV)/.installed-test
 	$(BIN)/python tests/project/test_documents.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist web/node_modules web/dist $(dir $(WEB)) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # The stamps are newer than what they were made from, so a second run starts at once.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -46,6 +49,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,bench]'
 	@touch $@
+
+$(WEB): $(WEB_SOURCES) | $(VENV)/.installed
+	@$(BIN)/python web/build.py $(WEB_FLAGS)
 
 $(BIN)/python:
 	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \

@@ -1,14 +1,11 @@
-"""Models, decoders, health, tokenising, and the files of the page."""
+"""Models, decoders, health, tokenising."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from chatserve.server import page
 from chatserve.testing import END_TOKEN_ID
 from tests.server.harness import HI, Served
 
@@ -73,36 +70,3 @@ def test_detokenize(served: Served) -> None:
         response = served.http.post("/detokenize", json={"tokens": tokens})
         assert response.status_code == 400
         assert response.json()["error"]["param"] in (param, "tokens")
-
-
-def test_the_page_and_its_files(served: Served) -> None:
-    index = served.http.get("/")
-    assert index.headers["content-type"].startswith("text/html")
-    policy = index.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe-inline" not in policy
-    assert "<script>" not in index.text
-    assert not re.search(r"\son\w+=|https?:|//", index.text), "no inline handlers and nothing from outside"
-    for name in re.findall(r'(?:src|href)="([\w.]+)"', index.text):
-        file = served.http.get(f"/{name}")
-        assert file.status_code == 200
-        assert file.headers["content-security-policy"] == policy
-
-
-def test_the_scripts_never_parse_text_as_html() -> None:
-    for script in page.page_folder().glob("*.js"):
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script.read_text())
-
-
-def test_a_built_ui_takes_the_place_of_the_small_page(
-    start_server: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "web_dist" / "assets").mkdir(parents=True)
-    (tmp_path / "web_dist" / "index.html").write_text("the built one")
-    (tmp_path / "web_dist" / "assets" / "app.js").write_text("1")
-    monkeypatch.setattr(page, "_FOLDER", tmp_path)
-    served = start_server()
-    assert served.http.get("/").text == "the built one"
-    assert served.http.get("/assets/app.js").text == "1"
-    assert served.http.get("/assets/none.js").json()["error"]["code"] == "not_found"
-    assert served.http.get("/assets/%2e%2e/%2e%2e/secret").status_code == 404
