@@ -43,7 +43,7 @@ export class AnswerStream {
     try {
       ending = await this.#follow(await this.#open(source));
     } catch (error) {
-      ending = this.#endingOf(error);
+      ending = this.#failure(error);
     }
     return this.#isStopped ? { kind: "stopped" } : ending;
   }
@@ -57,6 +57,7 @@ export class AnswerStream {
   }
 
   #cancel(requestId: string): void {
+    if (this.#abort.signal.aborted) return;
     request(`ui/stream/${encodeURIComponent(requestId)}`, { method: "DELETE", keepalive: true }).catch(() => undefined);
     this.#abort.abort();
   }
@@ -97,8 +98,11 @@ export class AnswerStream {
   /** Hands on the events of one connection; null when it broke before the answer's end. */
   async #consume(response: Response): Promise<Ending | null> {
     if (response.body === null) return null;
+    let ending: Ending | null = null;
     try {
       for await (const { id, name, data } of readEvents(response.body)) {
+        // What the server says behind the last event is its end of the connection: read it, or it counts as broken off.
+        if (ending !== null) continue;
         if (!NAMES.has(name) || (id !== null && id <= this.#lastEventId)) continue;
         const event = parse(name, data);
         if (event === null) continue;
@@ -109,13 +113,12 @@ export class AnswerStream {
           return { kind: "stopped" };
         }
         this.#listener.onEvent(event, this.#lastEventId);
-        if (event.type === "done") return { kind: "done" };
-        if (event.type === "error") return { kind: "failed", error: event.data.error };
+        ending = endingOf(event);
       }
     } catch (error) {
       if (this.#abort.signal.aborted) throw error;
     }
-    return null;
+    return ending;
   }
 
   async #reattach(requestId: string): Promise<Response> {
@@ -131,7 +134,7 @@ export class AnswerStream {
     throw new UnreachableError();
   }
 
-  #endingOf(error: unknown): Ending {
+  #failure(error: unknown): Ending {
     if (error instanceof UnreachableError) return { kind: "unreachable" };
     if (error instanceof ApiError) {
       const isGone = error.status === 404 && this.#requestId !== null;
@@ -139,6 +142,12 @@ export class AnswerStream {
     }
     return { kind: "failed", error: { message: String(error) } };
   }
+}
+
+/** The ending that an event means, or null. */
+function endingOf(event: StreamEvent): Ending | null {
+  if (event.type === "done") return { kind: "done" };
+  return event.type === "error" ? { kind: "failed", error: event.data.error } : null;
 }
 
 /** Whether trying again may help: nobody answered, or a server that is starting or draining. */

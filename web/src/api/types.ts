@@ -94,17 +94,18 @@ export interface Usage {
   computed_tokens?: number;
 }
 
-/** Seconds. */
+/** Seconds; null for a phase that was never reached. */
 export interface Timings {
-  queue_s: number;
-  prefill_s: number;
-  decode_s: number;
+  queue_s: number | null;
+  prefill_s: number | null;
+  decode_s: number | null;
   ttft_s: number | null;
 }
 
 export interface DoneEvent {
   usage: Usage;
   timings: Timings;
+  stopped?: boolean;
 }
 
 export interface ErrorEvent {
@@ -134,7 +135,7 @@ export interface BlockCounts {
 export interface EngineRequest {
   id: string;
   decoder: string;
-  state: string;
+  state: "waiting" | "prefill" | "running" | "preempted";
   sequences: number;
   blocks: number;
   tokens: number;
@@ -145,13 +146,45 @@ export interface EngineRates {
   requests_per_s: number;
 }
 
-/** `map`: in a `state` event one code for each block (a list, or bytes in base64), in a `change` event what changed. */
+/** One value for each block, or [value, count] runs when there are many. */
+export type PerBlock = number[] | [value: number, count: number][];
+
+/** The `state` event of `/ui/engine`. `map`: 0 free, 1 used, 2 shared, 3 cached, 4 pinned; `owners`: index of a request, or -1. */
 export interface EngineState {
   blocks: BlockCounts;
-  map: string | number[] | [block: number, code: number, owner?: string | null][];
-  owners?: Record<string, string> | (string | null)[];
+  map: PerBlock;
+  owners: PerBlock;
   requests: EngineRequest[];
   rates: EngineRates;
+}
+
+/** The `change` event: what changed. */
+export interface EngineChange {
+  blocks?: BlockCounts;
+  map?: [block: number, code: number, owner: number][];
+  requests?: EngineRequest[];
+  rates?: EngineRates;
+}
+
+/** A node of a search; node 0, the prompt, is never sent. `total` sums the log-probabilities from the prompt to here. */
+export interface TraceNode {
+  id: number;
+  parent: number;
+  token: number;
+  text: string;
+  logprob: number | null;
+  total: number | null;
+  state: TraceState;
+  drafted?: boolean;
+}
+
+export type TraceState = "kept" | "dropped" | "finished" | "returned";
+
+/** A record of `SearchTree`; decoders may trace other things too. */
+export interface TraceRecord {
+  step: number;
+  nodes: TraceNode[];
+  changed?: { id: number; state: TraceState; choice?: number }[];
 }
 
 export interface ModelInfo {

@@ -25,6 +25,9 @@ export interface Message {
   model?: string;
   usage?: Usage;
   timings?: Timings;
+  /** Whether tokens, or a trace of the search, are kept beside the text. */
+  hasTokens?: boolean;
+  hasTrace?: boolean;
   /** Characters at the beginning that were given to the model, not written by it. */
   forcedLength?: number;
   /** Answers of one request share it. */

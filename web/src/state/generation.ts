@@ -102,6 +102,7 @@ export class Generation {
         break;
       case "trace":
         this.trace.push(event.data.entries);
+        for (const answer of this.answers) if (!answer.hasTrace) answer.set({ hasTrace: true });
         this.#draw();
         break;
       case "done":

@@ -70,6 +70,10 @@ export class LiveAnswer {
     return this.#message.finish ?? null;
   }
 
+  get hasTrace(): boolean {
+    return this.#message.hasTrace ?? false;
+  }
+
   get tokenList(): readonly Token[] {
     return this.tokens.items as Token[];
   }
@@ -79,7 +83,10 @@ export class LiveAnswer {
       this.#text += delta.text;
       this.markdown.append(delta.text);
     }
-    if (delta.tokens) this.tokens.push(delta.tokens);
+    if (delta.tokens) {
+      this.tokens.push(delta.tokens);
+      if (!this.#message.hasTokens) this.set({ hasTokens: true });
+    }
     if (delta.finish_reason) this.set({ finish: delta.finish_reason });
   }
 

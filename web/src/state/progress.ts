@@ -60,7 +60,7 @@ export function ended(progress: Progress, event: DoneEvent): Progress {
 
 /** Tokens a second while decoding, or null when there is nothing to divide. */
 export function decodeRate(usage: Usage, timings: Timings): number | null {
-  return timings.decode_s > 0 && usage.completion_tokens > 0 ? usage.completion_tokens / timings.decode_s : null;
+  return timings.decode_s && usage.completion_tokens > 0 ? usage.completion_tokens / timings.decode_s : null;
 }
 
 /** Counts tokens and tells their rate over the last two seconds. */

@@ -102,6 +102,9 @@ function readMessage(given: unknown): Message {
   for (const field of ["decoder", "model", "group"] as const) {
     if (typeof given[field] === "string") message[field] = given[field];
   }
+  for (const field of ["hasTokens", "hasTrace"] as const) {
+    if (given[field] === true) message[field] = true;
+  }
   for (const field of ["forcedLength", "choice"] as const) {
     if (typeof given[field] === "number") message[field] = given[field];
   }

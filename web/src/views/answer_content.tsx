@@ -45,12 +45,11 @@ function LiveText({ generation, id }: { generation: Generation; id: string }) {
   if (answer.text === "" && !answer.finish) return <Waiting />;
   const { frozen, open } = answer.markdown;
   return (
-    <div class="markdown live" data-testid="content">
+    <div class={answer.finish ? "markdown" : "markdown live"} data-testid="content">
       <Blocks blocks={frozen} />
       {open.map((block, index) => (
         <MarkdownBlock key={block.key} block={block} isOpen={index === open.length - 1} />
       ))}
-      {!answer.finish && <span class="caret" aria-hidden="true" />}
     </div>
   );
 }

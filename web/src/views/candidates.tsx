@@ -108,7 +108,10 @@ interface CandidateProps {
 
 function Candidate({ message, number, isCurrent, mode, isBusy }: CandidateProps) {
   const { actions, store } = useApp();
-  const isLive = store.generation.value?.answer(message.id) !== undefined;
+  const generation = store.generation.value;
+  const isLive = generation?.answer(message.id) !== undefined;
+  // A finished candidate can be chosen while others are still being written.
+  if (isLive) generation?.frame.value;
   return (
     <article
       class="candidate"
@@ -129,7 +132,7 @@ function Candidate({ message, number, isCurrent, mode, isBusy }: CandidateProps)
         <button
           type="button"
           class="button small primary"
-          disabled={isLive || message.content === ""}
+          disabled={isLive && !generation?.answer(message.id)?.finish}
           data-testid="choose"
           onClick={() => actions.choose(message)}
         >

@@ -40,7 +40,9 @@ export function DecoderPicker({ settings, onChange }: DecoderPickerProps) {
           ))}
         </select>
         <p class="hint" data-testid="decoder-description">
-          {chosen ? chosen.description : "Sampling; parallel for several candidates; greedy at temperature 0."}
+          {chosen
+            ? chosen.description.replaceAll("`", "")
+            : "Sampling; parallel for several candidates; greedy at temperature 0."}
           {chosen?.distribution && (
             <span class="subtle"> From {[chosen.distribution, chosen.version].filter(Boolean).join(" ")}.</span>
           )}

@@ -1,7 +1,7 @@
 /** One message with what can be done with it. */
 
 import { Component, type ComponentChild } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { useApp } from "../state/app";
 import type { Message } from "../state/conversation";
 import { AnswerContent, type AnswerMode } from "./answer_content";
@@ -50,8 +50,12 @@ function Question(props: MessageProps) {
 
 function Answer(props: MessageProps) {
   const { panels } = useApp();
-  const [mode, setMode] = useState<AnswerMode>("text");
   const { message, isLive } = props;
+  const [chosen, setMode] = useState<AnswerMode | null>(null);
+  const wasSearching = useRef(false);
+  // A search is worth watching while it runs, and stays in view when it ends; later the answer's text comes first.
+  if (isLive && message.hasTrace) wasSearching.current = true;
+  const mode = chosen ?? (wasSearching.current ? "search" : "text");
   return (
     <article
       class="message assistant"

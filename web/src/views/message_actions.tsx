@@ -27,7 +27,7 @@ export function MessageActions(props: MessageActionsProps) {
   return (
     <div class="message-actions" data-always={isLast}>
       <Versions {...props} />
-      {isAnswer && props.onMode && <Modes mode={props.mode ?? "text"} onMode={props.onMode} />}
+      {props.onMode && <Modes message={message} mode={props.mode ?? "text"} onMode={props.onMode} />}
       {!isLive && (
         <>
           <CopyButton text={message.content} label={isAnswer ? "Copy answer" : "Copy message"} />
@@ -107,10 +107,20 @@ const MODES: readonly { mode: AnswerMode; label: string; title: string }[] = [
   { mode: "search", label: "Search", title: "The search: hypotheses, scores, what was dropped" },
 ];
 
-function Modes({ mode, onMode }: { mode: AnswerMode; onMode: (mode: AnswerMode) => void }) {
+interface ModesProps {
+  message: Message;
+  mode: AnswerMode;
+  onMode: (mode: AnswerMode) => void;
+}
+
+/** The views that there is something to show in. */
+function Modes({ message, mode, onMode }: ModesProps) {
+  const has = { text: true, tokens: message.hasTokens ?? false, search: message.hasTrace ?? false };
+  const shown = MODES.filter((entry) => has[entry.mode]);
+  if (shown.length < 2) return null;
   return (
     <span class="segments" role="group" aria-label="View of the answer">
-      {MODES.map((entry) => (
+      {shown.map((entry) => (
         <button
           key={entry.mode}
           type="button"

@@ -59,7 +59,7 @@ function SchemaField({ field, value, suggestions, onChange }: SchemaFieldProps) 
       <Control field={field} value={value} suggestions={suggestions} onChange={onChange} common={common} />
       {field.description && (
         <p class="hint" id={described}>
-          {field.description}
+          {field.description.replaceAll("`", "")}
         </p>
       )}
     </div>
