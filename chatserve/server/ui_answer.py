@@ -15,7 +15,6 @@ from chatserve.engine.view import Progress, progress
 from chatserve.errors import ChatserveError
 from chatserve.server.answers import Answers
 from chatserve.server.errors import Failure, failure_of
-from chatserve.server.logprobs import token_text
 from chatserve.server.ui_log import EventLog
 
 _log = logging.getLogger("chatserve.server")
@@ -113,12 +112,14 @@ class UiAnswer:
         self.log.append("delta", data)
 
     def _token(self, token: PublishedToken) -> dict[str, Any]:
-        alternatives = [self._alternative(entry) for entry in token.top]
-        return {**self._alternative(token), "bytes": list(token.bytes), "top": alternatives}
+        return {**self._entry(token), "top": [self._entry(alternative) for alternative in token.top]}
 
-    def _alternative(self, token: PublishedToken | TokenLogprob) -> dict[str, Any]:
-        text = token_text(token, self._engine.vocabulary)
-        return {"id": token.token_id, "text": text, "logprob": token.logprob}
+    def _entry(self, token: PublishedToken | TokenLogprob) -> dict[str, Any]:
+        """Tokens without text (end tokens) are shown by their name, parts of a character as replacement characters."""
+        vocabulary = self._engine.vocabulary
+        shown = vocabulary.token_bytes(token.token_id).decode("utf-8", "replace")
+        text = shown or vocabulary.token_name(token.token_id)
+        return {"id": token.token_id, "text": text, "bytes": list(token.bytes), "logprob": token.logprob}
 
     async def _keep_reporting(self) -> None:
         while True:

@@ -88,8 +88,9 @@ def test_tokens_with_alternatives(start_server: Start) -> None:
     assert first["logprob"] == pytest.approx(0, abs=1e-6)
     assert first["top"][0]["id"] == ord("n")
     assert len(first["top"]) == 2
-    assert first["top"][0].keys() == {"id", "text", "logprob"}
-    assert second["text"] == "bytes:\\xc3"
+    assert first["top"][0].keys() == {"id", "text", "bytes", "logprob"}
+    assert (second["text"], second["bytes"]) == ("\ufffd", [0xC3])
+    assert (tokens[-1]["text"], tokens[-1]["bytes"]) == ("<|end|>", [])
 
 
 def test_the_trace_of_a_search(start_server: Start) -> None:

@@ -61,9 +61,11 @@ export interface StatusEvent {
   cached_tokens?: number;
 }
 
+/** `bytes` are the token's true bytes; none when it stands for no text. */
 export interface TokenAlternative {
   id: number;
   text: string;
+  bytes?: number[];
   logprob: number;
 }
 

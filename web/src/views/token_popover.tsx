@@ -100,9 +100,9 @@ function Alternative({ alternative, isTaken, canBranch, onBranch }: AlternativeP
   );
 }
 
-/** A token that is a piece of a character cannot be written into a message. */
-function canForce({ text }: TokenAlternative): boolean {
-  return text !== "" && !text.includes("\ufffd");
+/** A token that is a piece of a character, or stands for no text (an end token), cannot be written into a message. */
+function canForce({ text, bytes }: TokenAlternative): boolean {
+  return bytes?.length !== 0 && text !== "" && !text.includes("\ufffd");
 }
 
 function place(popover: HTMLElement | null, box: HTMLElement | null, index: number): void {
