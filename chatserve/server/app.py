@@ -22,6 +22,7 @@ from chatserve.server.information import InformationRoutes
 from chatserve.server.middleware import CatchAll, RequestLog
 from chatserve.server.page import page_routes
 from chatserve.server.prefixes import PrefixRoutes
+from chatserve.server.responses_api import ResponsesRoutes
 from chatserve.server.tokens import TokenRoutes
 from chatserve.server.ui import UiRoutes
 
@@ -44,6 +45,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
         routes=[
             *ChatRoutes(engine, config).routes(),
             *CompletionRoutes(engine, config).routes(),
+            *ResponsesRoutes(engine, config).routes(),
             *TokenRoutes(engine, config).routes(),
             *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from chatserve.engine.generation import PublishedToken
 from chatserve.server.answers import Answers
+
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -47,7 +50,12 @@ async def collect(answers: Answers) -> Collected:
 
 async def collect_unless_gone(answers: Answers, request: Request) -> Collected | None:
     """As `collect`, but None when the client closes the connection first; the answers are cancelled in any case."""
-    collecting = asyncio.ensure_future(collect(answers))
+    return await unless_gone(answers, request, collect(answers))
+
+
+async def unless_gone(answers: Answers, request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What `work` makes of the answers, None when the client closes the connection first; they are cancelled then."""
+    collecting = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait((collecting, leaving), return_when=asyncio.FIRST_COMPLETED)

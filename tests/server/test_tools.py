@@ -93,6 +93,19 @@ def test_the_chunks_of_a_stream(calling: Served) -> None:
     assert content == "Let me see. "
 
 
+def test_strict_functions_get_what_they_declare(start_server: Start) -> None:
+    """The model wants to call with a city that is not allowed; it is led to one that is."""
+    wrong = CALL.replace("Paris", "Praha")
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    served = start_server("Hm. " + wrong)
+    given = {"max_tokens": 200, "parallel_tool_calls": False}
+    [choice] = served.chat(tools=[WEATHER], **given).json()["choices"]
+    assert "Praha" in choice["message"]["tool_calls"][0]["function"]["arguments"]
+    message = served.chat(tools=[strict], **given).json()["choices"][0]["message"]
+    assert message["content"] == "Hm. "
+    assert message["tool_calls"][0]["function"]["arguments"].startswith('{"city": "Paris"')
+
+
 def test_one_call_at_most(calling: Served) -> None:
     message = calling.chat(tools=TOOLS, parallel_tool_calls=False).json()["choices"][0]["message"]
     assert len(message["tool_calls"]) == 1
