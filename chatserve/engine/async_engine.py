@@ -18,6 +18,7 @@ from chatserve.decoding.registry import DecoderInfo
 from chatserve.engine.building import build_engine
 from chatserve.engine.engine import Engine, Step
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
+from chatserve.engine.latencies import DecoderLatencies, Latencies, Stopwatch
 from chatserve.engine.request import Request
 from chatserve.errors import ChatserveError, GenerationError, QueueFullError, UnavailableError
 from chatserve.models.runner import ModelInfo
@@ -39,6 +40,7 @@ class Generation:
         self._end: ChatserveError | None = None
         self._has_ended = False
         self._waiter: asyncio.Future[None] | None = None
+        self._stopwatch = Stopwatch()
 
     @property
     def request_id(self) -> str:
@@ -58,7 +60,8 @@ class Generation:
     def cancel(self) -> None:
         """Stop the request, queued or running; its blocks come back. Idempotent; iteration ends."""
         if not self._has_ended:
-            self._listen(None)
+            self._latencies.ends["abort"] += 1
+            self._deliver(None)
             self._news.clear()
             self._engine._abort(self.request)
 
@@ -82,7 +85,16 @@ class Generation:
         assert self._request is not None
         return self._request
 
+    @property
+    def _latencies(self) -> DecoderLatencies:
+        """Where its times are counted; what a decoder does before its first await has no name yet."""
+        return self._engine.latencies.of(self._request.decoder_name if self._request is not None else "")
+
     def _listen(self, news: Delta | ChatserveError | None) -> None:
+        self._stopwatch.note(news, self._latencies)
+        self._deliver(news)
+
+    def _deliver(self, news: Delta | ChatserveError | None) -> None:
         if isinstance(news, Delta):
             self._news.append(news)
         else:
@@ -102,10 +114,12 @@ class AsyncEngine:
 
     Attributes:
         status: "ready", "draining" or "dead".
+        latencies: how long its clients waited.
     """
 
     def __init__(self, engine: Engine, chat_template: ChatTemplate | None = None, max_queue: int = 1024) -> None:
         self.chat_template = chat_template
+        self.latencies = Latencies()
         self.status = "ready"
         self._engine = engine
         self._max_queue = max_queue
