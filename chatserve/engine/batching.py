@@ -33,17 +33,23 @@ class BatchBuilder:
     def _batch(self, rows: _Rows) -> Batch:
         size = self._pool.block_size
         starts, stops = np.array(rows.starts, np.int32), np.array(rows.stops, np.int32)
-        query_starts = np.zeros(len(starts) + 1, np.int32)
-        np.add.accumulate(stops - starts, dtype=np.int32, out=query_starts[1:])
-        owner = np.repeat(np.arange(len(starts)), stops - starts)
-        positions = np.arange(len(owner), dtype=np.int32) - (query_starts[:-1] - starts)[owner]
+        if len(rows.token_ids) == len(starts):  # each chunk is one token, as in most steps
+            query_starts = np.arange(len(starts) + 1, dtype=np.int32)
+            owner, positions = query_starts[:-1], starts
+        else:
+            query_starts = np.zeros(len(starts) + 1, np.int32)
+            np.add.accumulate(stops - starts, dtype=np.int32, out=query_starts[1:])
+            owner = np.repeat(np.arange(len(starts)), stops - starts)
+            positions = np.arange(len(owner), dtype=np.int32) - (query_starts[:-1] - starts)[owner]
         tables = self._matrix.stack(rows.tables)
-        slots = tables[owner, positions // size] * size + positions % size
-        is_written = positions >= np.array(rows.first_new, np.int32)[owner]
+        logical, inside = np.divmod(positions, np.int32(size))
+        slots = tables[owner, logical] * np.int32(size) + inside
+        if rows.first_new != rows.starts:  # some tokens are only run again
+            slots[positions < np.array(rows.first_new, np.int32)[owner]] = -1
         return Batch(
             token_ids=np.array(rows.token_ids, np.int32),
             positions=positions,
-            slots=np.where(is_written, slots, np.int32(-1)),
+            slots=slots,
             query_starts=query_starts,
             context_lens=stops,
             block_tables=tables,
@@ -68,6 +74,7 @@ class _Rows:
     def add_draws(self, requests: list[Request], plan: SamplingPlan) -> None:
         """The last token of each sequence, which is a chunk of its own; first of all."""
         token_ids, stops, tables = self.token_ids, self.stops, self.tables
+        warps, counters = plan.draw_warps, plan.draw_counters
         for request in requests:
             draw, processing = request.draw, request.processing
             assert draw is not None
@@ -75,8 +82,8 @@ class _Rows:
                 tokens = sequence._tokens
                 if not processing.is_identity:
                     plan.processed.append((len(stops), processing, tokens[:], sequence.prompt_len))
-                plan.draw_warps.append(draw.warp)
-                plan.draw_counters.append(sequence._next_counter())
+                warps.append(draw.warp)
+                counters.append(sequence._next_counter())
                 token_ids.append(tokens[-1])
                 stops.append(len(tokens))
                 tables.append(sequence._table)

@@ -29,13 +29,14 @@ class TableMatrix:
 
         A contiguous view, read only; valid until the next call or a change of a table.
         """
-        known, versions, has_changed = self._tables, self._versions, False
-        for line, table in enumerate(tables):
-            if line < len(known) and known[line] is table and versions[line] == table.version:
-                continue
-            self._write(line, table)
-            has_changed = True
-        if has_changed:
+        known = zip(tables, self._tables, self._versions, strict=False)
+        changed = [
+            line for line, (table, was, version) in enumerate(known) if table is not was or table.version != version
+        ]
+        changed += range(len(self._tables), len(tables))
+        for line in changed:
+            self._write(line, tables[line])
+        if changed:
             self._shrink(len(tables))
         return self._lines[: len(tables)]
 
