@@ -20,7 +20,7 @@ from benchmarks.paper.experiments import (
     sampling,
 )
 from benchmarks.paper.laboratory import Laboratory
-from benchmarks.paper.report import Row, write_table
+from benchmarks.paper.report import Row, write_report
 
 Experiment: TypeAlias = Callable[[Laboratory, Path], list[Row]]
 
@@ -47,7 +47,7 @@ def main() -> None:
             for row in found:
                 print("  ".join(row.cells()), flush=True)
     if not options.names:
-        write_table(options.output / "paper.md", rows)
+        write_report(options.output, rows)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -38,7 +39,10 @@ class Laboratory:
     """Use it as a context manager; it holds the processes."""
 
     def __init__(self, num_processes: int | None = None) -> None:
-        self._pool = ProcessPoolExecutor(num_processes or os.cpu_count(), initializer=relax_garbage_collection)
+        # Spawned, because a forked process may not use the OpenMP runtime that this one has begun to use.
+        self._pool = ProcessPoolExecutor(
+            num_processes or os.cpu_count(), multiprocessing.get_context("spawn"), relax_garbage_collection
+        )
 
     def __enter__(self) -> Laboratory:
         return self

@@ -16,9 +16,9 @@ from benchmarks.paper.outcome import Memory, Outcome, Served
 from benchmarks.paper.traces import Job
 from chatserve.decoding import Registry, Sampling
 from chatserve.engine import Delta, Engine, EngineLimits, GenerationRequest
-from chatserve.engine.engine import Step
 from chatserve.engine.preemption import Preemption
 from chatserve.engine.request import Request
+from chatserve.engine.step import Step
 from chatserve.errors import ChatserveError
 from chatserve.models.batch import Batch
 from chatserve.testing import byte_vocabulary
@@ -203,7 +203,7 @@ class PagedServer:
         counters["attended_rows"] = counters.get("attended_rows", 0) + step.batch.num_chunks
         counters["swapped_blocks"] = counters.get("swapped_blocks", 0) + work.num_swapped_blocks
         counters["computed_tokens"] = counters.get("computed_tokens", 0) + work.num_tokens
-        if self.engine.num_steps % _OBSERVE_EVERY == 0:
+        if counters["steps"] % _OBSERVE_EVERY == 0:
             self._observe_memory(step, duration)
 
     def _observe_memory(self, step: Step, duration: float) -> None:

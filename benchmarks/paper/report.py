@@ -29,7 +29,8 @@ class Row:
         ours = f"{self.ours:.3g}" + (f" ± {self.spread:.1g}" if self.spread is not None else "")
         paper, ratio = "", ""
         if self.paper is not None:
-            paper, ratio = f"{self.paper:g}", f"{self.ours / self.paper:.2f}"
+            paper = f"{self.paper:g}"
+            ratio = f"{self.ours / self.paper:.2f}" if self.paper else ""
         return [self.figure, self.what, paper, ours, ratio]
 
 
@@ -43,8 +44,9 @@ numbers differ is told in `docs/log.md`, "Paper".
 """
 
 
-def write_table(path: Path, rows: Iterable[Row]) -> None:
-    """Write the table as Markdown."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in (_HEAD, ["---"] * 5, *(row.cells() for row in rows))]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_ABOUT + "\n".join(lines) + "\n", encoding="utf-8")
+def write_report(folder: Path, rows: Iterable[Row]) -> None:
+    """Write the table, and below it the figures in ``folder/paper``, as the Markdown file ``folder/paper.md``."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (_HEAD, ["---"] * len(_HEAD), *(row.cells() for row in rows))]
+    figures = [f"![{path.stem}](paper/{path.name})" for path in sorted((folder / "paper").glob("*.png"))]
+    text = _ABOUT + "\n".join(lines) + "\n\n" + "\n\n".join(figures)
+    (folder / "paper.md").write_text(text.rstrip() + "\n", encoding="utf-8")

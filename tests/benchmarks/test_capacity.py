@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from benchmarks.paper.capacity import bisect
 from benchmarks.paper.outcome import Outcome, Served
+from benchmarks.paper.plots import plot_bars
 from benchmarks.paper.points import goodput
-from benchmarks.paper.report import Row
+from benchmarks.paper.report import Row, write_report
 from benchmarks.paper.traces import Job
 
 
@@ -49,3 +52,12 @@ def test_goodput_counts_requests_that_meet_both_bounds() -> None:
 def test_a_row_shows_the_ratio_only_where_the_paper_has_a_number() -> None:
     assert Row("13", "batched", 30.4, 15.2, 0.25).cells() == ["13", "batched", "30.4", "15.2 ± 0.2", "0.50"]
     assert Row("13", "batched", None, 15.2).cells() == ["13", "batched", "", "15.2", ""]
+
+
+def test_a_report_lists_rows_and_figures(tmp_path: Path) -> None:
+    (tmp_path / "paper").mkdir()
+    plot_bars(tmp_path / "paper" / "figure-2.png", {"Orca": {"tokens": 20.0, "reserved": 80.0}}, y="%", is_stacked=True)
+    write_report(tmp_path, [Row("2", "Orca: tokens, %", 20.4, 20.0)])
+    text = (tmp_path / "paper.md").read_text(encoding="utf-8")
+    assert "| 2 | Orca: tokens, % | 20.4 | 20 | 0.98 |" in text
+    assert text.endswith("![figure-2](paper/figure-2.png)\n")

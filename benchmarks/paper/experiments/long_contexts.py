@@ -20,6 +20,7 @@ from chatserve.testing import byte_vocabulary
 _CONTEXTS = (1_000, 10_000, 100_000)
 _NUM_SEQUENCES = 16
 _NUM_STEPS = 300
+_NUM_STEPS_BEFORE = 3  # the prefill, and what else differs from later steps
 _BLOCK_SIZE = 16
 
 
@@ -56,7 +57,7 @@ def _engine(context: int) -> Engine:
     for seed in range(_NUM_SEQUENCES):
         sampling = Sampling(seed=seed, max_tokens=context, ignore_eos=True)
         engine.submit(GenerationRequest(prompt_token_ids=(0,) * context, sampling=sampling), lambda news: None)
-    while engine.num_steps < 3:
+    for _ in range(_NUM_STEPS_BEFORE):
         engine.step()
     return engine
 

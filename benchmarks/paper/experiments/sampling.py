@@ -28,8 +28,12 @@ _PAPER_BATCHED = {
     "Alpaca": {OURS: 132.4, ORACLE: 72.8},
 }
 _PAPER_BATCHED_RATES = {"ShareGPT": 2.0, "Alpaca": 30.0}
-_PAPER_TOKENS = {OURS: 96.3, ORACLE: 38.2, POW2: 26.8, MAX: 20.4}
-_PAPER_MAX_WASTE = {"reserved": 13.3, "internal": 57.3, "external": 8.9}  # of Orca (Max)
+_PAPER_MEMORY = {
+    "tokens": {OURS: 96.3, ORACLE: 38.2, POW2: 26.8, MAX: 20.4},
+    "reserved": {ORACLE: 25.2, MAX: 13.3},
+    "internal": {ORACLE: 0.0, MAX: 57.3},
+    "external": {ORACLE: 36.6, MAX: 8.9},
+}
 
 
 def run(laboratory: Laboratory, folder: Path) -> list[Row]:
@@ -94,10 +98,9 @@ def _waste(laboratory: Laboratory, folder: Path, capacities: dict[Case, Capacity
     for name in (MAX, POW2, ORACLE, OURS):
         case = Case(System(name), "OPT-13B", "ShareGPT")
         runs = laboratory.measure([case.at(_overload(capacities[case]), seed) for seed in SEEDS])
-        for use in ("tokens", "reserved", "internal", "external"):
+        for use, papers in _PAPER_MEMORY.items():
             shares = [100 * figures[use] for figures in runs]
             bars.setdefault(name, {})[use] = float(np.mean(shares))
-            papers = _PAPER_TOKENS if use == "tokens" else {MAX: _PAPER_MAX_WASTE[use]}
             rows.append(_mean_row("2", f"{name}: {use}, % of the memory", papers.get(name), shares))
     plot_bars(folder / "figure-2.png", bars, y="% of the KV memory", is_stacked=True)
     return rows
