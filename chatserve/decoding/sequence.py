@@ -52,6 +52,7 @@ class Sequence:
         "_key",
         "_last_awaited",
         "_led",
+        "_num_given_up",
         "_num_forks",
         "_ordinal",
         "_samples",
@@ -73,6 +74,7 @@ class Sequence:
         self._fork_point: ForkPoint | None = None
         self._indexed: IndexedBlock | None = None  # our last full block in the prefix index
         self._led: list[ForkPoint] = []
+        self._num_given_up = 0  # tokens whose KV was there once, at most
         self._key = key
         self._num_forks = 0
         self._epoch = 0  # how often draws were taken back
@@ -258,6 +260,7 @@ class Sequence:
 
     def _give_up_kv(self) -> None:
         """Release all KV and keep the tokens; it is recomputed, or found shared, when the sequence is named again."""
+        self._num_given_up = max(self._num_given_up, self._table.num_tokens)
         self._ahead = []
         self._indexed = None
         self._table.free()
@@ -275,6 +278,7 @@ class Sequence:
         while kept and counts[blocks[kept - 1]] == 1:
             kept -= 1
         if kept < len(blocks):
+            self._num_given_up = max(self._num_given_up, self._table.num_tokens)
             self._ahead = []
             self._table.truncate(min(kept * self._group.pool.block_size, len(self._tokens)))
             self._trim_indexed(self._table.num_tokens)

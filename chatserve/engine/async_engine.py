@@ -16,10 +16,11 @@ from typing import Any
 from chatserve.config import Config
 from chatserve.decoding.registry import DecoderInfo
 from chatserve.engine.building import build_engine
-from chatserve.engine.engine import Engine, Step
+from chatserve.engine.engine import Engine
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
 from chatserve.engine.latencies import DecoderLatencies, Latencies, Stopwatch
 from chatserve.engine.request import Request
+from chatserve.engine.step import Step
 from chatserve.errors import ChatserveError, GenerationError, QueueFullError, UnavailableError
 from chatserve.models.runner import ModelInfo
 from chatserve.text import Vocabulary
@@ -152,6 +153,10 @@ class AsyncEngine:
     def stats(self) -> dict[str, float]:
         """Counters and gauges of the moment."""
         return self._engine.stats()
+
+    def decoder_seconds(self) -> dict[str, float]:
+        """Wall time spent so far in the code of each decoder, by its name."""
+        return dict(self._engine.decoder_seconds)
 
     async def submit(self, given: GenerationRequest) -> Generation:
         """Validate and queue a request; its decoder has been started when this returns.

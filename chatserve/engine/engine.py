@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections import defaultdict
+from time import perf_counter
 from typing import Any
 
 from chatserve.decoding.errors import DecoderError
@@ -19,7 +20,6 @@ from chatserve.decoding.samples import Sample
 from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import checked_wants
-from chatserve.engine import sampler
 from chatserve.engine.batching import BatchBuilder, num_rows, row_owners
 from chatserve.engine.generation import Delta, GenerationRequest
 from chatserve.engine.named_prefixes import NamedPrefixes
@@ -29,10 +29,12 @@ from chatserve.engine.preemption import PreemptionCosts
 from chatserve.engine.prefix_cache import PrefixCache
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.request_factory import EngineLimits, RequestFactory
-from chatserve.engine.sampler import SamplingPlan, SamplingResult
+from chatserve.engine.sampler import SamplingPlan
 from chatserve.engine.scheduler import Chunk, Limits, Scheduler, Work
+from chatserve.engine.statistics import Statistics
+from chatserve.engine.step import Step
 from chatserve.engine.swapping import Swapping
-from chatserve.engine.watchdog import Watchdog
+from chatserve.engine.watchdog import Watchdog, is_users_interrupt
 from chatserve.errors import ChatserveError, DeadlineError, GenerationError, RequestError
 from chatserve.kv import BlockPool, check_integrity
 from chatserve.models.batch import Batch
@@ -41,39 +43,6 @@ from chatserve.text import Vocabulary
 
 _log = logging.getLogger("chatserve.engine")
 _LONGEST_MESSAGE = 1000  # characters of a plugin's exception that a client is shown
-
-
-@dataclass(slots=True)
-class Step:
-    """One iteration on its way through the model: what runs, and after `run` what came out and how long it took.
-
-    `moves` swaps blocks before the batch runs; a forward of its own, so that its time is known.
-    """
-
-    runner: Runner
-    batch: Batch
-    plan: SamplingPlan
-    work: Work
-    moves: Batch | None = None
-    result: SamplingResult | None = None
-    error: Exception | None = None
-    move_seconds: float = 0.0
-    forward_seconds: float = 0.0
-
-    def run(self) -> None:
-        """Forward and sampling; errors are kept for `Engine.end_step`. Safe to call in a worker thread."""
-        try:
-            if self.moves is not None:
-                started = time.perf_counter()
-                self.runner.forward(self.moves)
-                self.move_seconds = time.perf_counter() - started
-            started = time.perf_counter()
-            logits = self.runner.forward(self.batch)
-            self.forward_seconds = time.perf_counter() - started
-            self.result = sampler.run(self.plan, logits)
-        except Exception as error:  # whatever a model raises must end the step's requests, not the engine
-            _log.exception("the forward failed")
-            self.error = error
 
 
 class Engine:
@@ -87,6 +56,7 @@ class Engine:
 
     Attributes:
         requests: all requests that have not ended, by arrival.
+        decoder_seconds: wall time spent in the code of each decoder, by its name.
     """
 
     def __init__(self, runner: Runner, vocabulary: Vocabulary, registry: Registry, limits: EngineLimits) -> None:
@@ -105,11 +75,9 @@ class Engine:
         self.requests: dict[Request, None] = {}
         self._timed: dict[Request, float] = {}  # those with a deadline, by `time.monotonic`
         self._watchdog = Watchdog(limits.decoder_timeout)
-        self.num_steps = 0
-        self.num_finished = 0
-        self.num_exhausted = 0
-        self._num_ended_tokens = 0  # published by requests that have ended
-        self._factory = RequestFactory(runner.info, vocabulary, registry, self.pool, limits)
+        self.decoder_seconds: defaultdict[str, float] = defaultdict(float)
+        self.statistics = Statistics()
+        self._factory = RequestFactory(runner.info, vocabulary, registry, self.pool, limits, self._watchdog)
         runner.allocate(limits.num_blocks, limits.block_size, swapping.space.num_blocks)
 
     # requests
@@ -154,11 +122,13 @@ class Engine:
         self.requests[request] = None
         try:
             self._resume(request, None)
-        except (RequestError, KeyboardInterrupt):
+        except RequestError:
             self._release(request)
             raise
         except BaseException as error:  # a plugin may raise anything, SystemExit and CancelledError included
             self._release(request)
+            if is_users_interrupt(error):
+                raise
             raise _as_generation_error(error, request) from error
         if not request.is_finished:
             self.scheduler.add(request)
@@ -182,25 +152,8 @@ class Engine:
         return bool(self.requests)
 
     def stats(self) -> dict[str, float]:
-        """Counters and gauges of the moment."""
-        return {
-            "steps": self.num_steps,
-            "requests_running": len(self.scheduler.running),
-            "requests_waiting": len(self.scheduler.waiting),
-            "requests_finished": self.num_finished,
-            "requests_exhausted": self.num_exhausted,
-            "tokens_published": self._num_ended_tokens
-            + sum(request.usage.completion_tokens for request in self.requests),
-            "sequences": sum(len(request.group.live) for request in self.requests),
-            "blocks_total": self.pool.num_blocks,
-            "blocks_used": self.pool.num_used,
-            "blocks_cached": self.pool.num_cached,
-            "blocks_pinned": self.prefixes.num_blocks,
-            "prefix_hit_tokens": self.prefix_cache.num_hit_tokens,
-            "preemptions": self.scheduler.num_preemptions,
-            "preemptions_by_swap": self.scheduler.swapping.num_swaps,
-            "blocks_swapped": self.scheduler.swapping.space.num_used,
-        }
+        """Counters and gauges of the moment (see `Statistics`)."""
+        return self.statistics.snapshot(self)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless the pool's counts equal what the sequences of all requests hold."""
@@ -211,15 +164,15 @@ class Engine:
 
     def begin_step(self) -> Step | None:
         """End overdue requests, then schedule and build the next step; None when there are no requests."""
-        if self._timed:
-            self._end_overdue()
-        work = self._schedule()
-        if not work:
-            return None
-        plan = SamplingPlan()
-        batch = self._batches.build(work, plan)
-        self.num_steps += 1
-        return Step(self.runner, batch, plan, work, self._moves())
+        with self.statistics.timed("scheduling"):
+            if self._timed:
+                self._end_overdue()
+            work = self._schedule()
+            if not work:
+                return None
+            plan = SamplingPlan()
+            batch = self._batches.build(work, plan)
+            return Step(self.runner, batch, plan, work, self._moves())
 
     def _end_overdue(self) -> None:
         now = time.monotonic()
@@ -234,22 +187,22 @@ class Engine:
 
     def end_step(self, step: Step) -> None:
         """Take over what a step brought, resume the decoders whose awaits are complete, and emit their deltas."""
-        if step.moves is not None:
-            self.costs.learn_move(len(step.moves.swap_out) + len(step.moves.swap_in), step.move_seconds)
+        self.statistics.count_step(step)
+        self.costs.learn_move(step.num_moved_blocks, step.swapping_seconds)
         self.costs.learn_forward(step.batch.num_tokens, step.forward_seconds)
-        broken = self._broken(step)
-        for request, error in broken.items():
-            self.fail(request, error)
-        self._advance_draws(step.work.draws)
-        advanced: dict[Request, None] = {}
-        for chunk in step.work.chunks:
-            if not chunk.request.is_finished:
-                self._advance(chunk)
-                advanced[chunk.request] = None
-        with self._watchdog:
-            self._answer_draws(step)
-            for request in advanced:
-                self._collect(request, step)
+        with self.statistics.timed("decoding"):
+            for request, error in self._broken(step).items():
+                self.fail(request, error)
+            self._advance_draws(step.work.draws)
+            advanced: dict[Request, None] = {}
+            for chunk in step.work.chunks:
+                if not chunk.request.is_finished:
+                    self._advance(chunk)
+                    advanced[chunk.request] = None
+            with self._watchdog:
+                self._answer_draws(step)
+                for request in advanced:
+                    self._collect(request, step)
 
     def step(self) -> bool:
         """One whole iteration on this thread; False when there was nothing to run."""
@@ -302,6 +255,9 @@ class Engine:
         task, request = chunk.task, chunk.request
         request.num_computed_tokens += chunk.stop - chunk.start
         request.num_rows += num_rows(chunk)
+        self.statistics.num_recomputed_tokens += max(
+            0, min(chunk.stop, task.leader._num_given_up) - max(chunk.start, chunk.first_new)
+        )
         task.scheduled_from = None
         task.next_row = max(task.next_row, chunk.stop)
         self.prefix_cache.contribute(request, task.leader)
@@ -339,16 +295,16 @@ class Engine:
         """Resume the decoder; whatever it raises ends its request."""
         try:
             self._resume(request, answers)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # as above
+            if is_users_interrupt(error):
+                raise
             self.fail(request, _as_generation_error(error, request))
 
     def _resume(self, request: Request, answers: list[object] | None) -> None:
         """Step the coroutine until it awaits rows, has ended, or all choices are finished; emit what is new."""
         while True:
             try:
-                wants = checked_wants(self._watchdog.call(request.coroutine.send, answers))
+                wants = checked_wants(self._send(request, answers))
             except StopIteration:
                 self._emit(request)
                 self._finish(request)
@@ -363,6 +319,14 @@ class Engine:
             if request.draw is not None or request.tasks:
                 return
             answers = [pending.answer() for pending in request.pending]
+
+    def _send(self, request: Request, answers: list[object] | None) -> object:
+        """Run the decoder up to its next await."""
+        begin = perf_counter()
+        try:
+            return self._watchdog.call(request.coroutine.send, answers)
+        finally:
+            self.decoder_seconds[request.decoder_name] += perf_counter() - begin
 
     def _emit(self, request: Request) -> None:
         """Send the deltas of all choices that the decoder has touched."""
@@ -401,12 +365,12 @@ class Engine:
         self._emit(request)
         self.scheduler.policy.learn(request)
         self._release(request)
-        self.num_finished += 1
+        self.statistics.num_finished += 1
         request.listener(None)
 
     def _finish_exhausted(self, request: Request) -> None:
         """A request that has outgrown the pool on its own ends with "length": every choice as its source stands."""
-        self.num_exhausted += 1
+        self.statistics.num_exhausted += 1
         context = request.context
         assert context is not None
         live = list(request.group.live)
@@ -419,7 +383,7 @@ class Engine:
     def _release(self, request: Request) -> None:
         """Close the coroutine first, so that its `finally` blocks see a live group, then free what it left."""
         request.is_finished = True
-        self._num_ended_tokens += request.usage.completion_tokens
+        self.statistics.num_published_tokens += request.usage.completion_tokens
         try:
             self._watchdog.call(request.coroutine.close)
         except BaseException as error:  # a decoder that refuses to close must not take the engine with it

@@ -5,6 +5,7 @@ Their last partial block is shared too, copy-on-write (PagedAttention, section 4
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from chatserve.decoding.context import Context
@@ -13,6 +14,18 @@ from chatserve.decoding.registry import Decoder, Params
 from chatserve.decoding.sequence import Sequence
 from chatserve.errors import RequestError
 from chatserve.kv import BlockTable
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def check_prefix_name(name: str) -> None:
+    """Raise RequestError for a name that would not fit into a path."""
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"name is {name[:80]!r}; it must be 1 to 64 letters, digits, dots, dashes or underscores.",
+            param="name",
+            code="invalid_value",
+        )
 
 
 class NamedPrefixes:
@@ -34,6 +47,7 @@ class NamedPrefixes:
 
     def check_room(self, name: str, num_tokens: int) -> None:
         """Raise RequestError unless a prefix may be pinned under `name`: all of them may take half of the pool."""
+        check_prefix_name(name)
         pool = self._group.pool
         beside = [sequence._table for other, sequence in self._by_name.items() if other != name]
         pinned = len({int(block) for table in beside for block in table.blocks}) + pool.blocks_for(num_tokens)
@@ -83,7 +97,7 @@ class NamedPrefixes:
                 self._messages[name] = messages
             ctx.finish()
 
-        return Decoder(f"prefix {name}", compute, Params, api=1, num_sequences=lambda params, n: 1)
+        return Decoder("register-prefix", compute, Params, api=1, num_sequences=lambda params, n: 1)
 
     def _pin(self, name: str, computed: Sequence) -> None:
         self.check_room(name, len(computed))  # others may have been registered meanwhile

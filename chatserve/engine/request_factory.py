@@ -28,6 +28,7 @@ from chatserve.engine.preemption import Preemption
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.sampler import Processing
 from chatserve.engine.validation import check_request
+from chatserve.engine.watchdog import Watchdog, is_users_interrupt
 from chatserve.errors import ChatserveError, ContextLengthError, DecoderError, RequestError
 from chatserve.kv import BlockPool
 from chatserve.models.runner import ModelInfo
@@ -59,13 +60,20 @@ class RequestFactory:
     """Makes requests for one model, pool and set of decoders; numbers them by arrival."""
 
     def __init__(
-        self, info: ModelInfo, vocabulary: Vocabulary, registry: Registry, pool: BlockPool, limits: EngineLimits
+        self,
+        info: ModelInfo,
+        vocabulary: Vocabulary,
+        registry: Registry,
+        pool: BlockPool,
+        limits: EngineLimits,
+        watchdog: Watchdog,
     ) -> None:
         self._info = info
         self._vocabulary = vocabulary
         self._registry = registry
         self._pool = pool
         self._limits = limits
+        self._watchdog = watchdog
         self._num_made = 0
         no_end = Rules(vocabulary, info.vocab_size, frozenset(), (), None, 0, info.max_model_len, info.max_model_len)
         self.prefixes = NamedPrefixes(SequenceGroup(pool, no_end, max_sequences=10_000))
@@ -77,8 +85,8 @@ class RequestFactory:
         """
         check_request(given, self._info)
         decoder = decoder or self._registry.get(given.decoder or _default_decoder(given))
-        params = decoder.make_params(given.decoder_params)
-        num_sequences = _num_sequences(decoder, params, given.sampling.n)
+        params = self._watchdog.call(decoder.make_params, given.decoder_params)
+        num_sequences = self._num_sequences(decoder, params, given.sampling.n)
         self._check_fits(len(given.prompt_token_ids), num_sequences)
         if given.sampling.seed is None:
             given = _with_seed(given, random.getrandbits(63))
@@ -136,6 +144,14 @@ class RequestFactory:
                 param="prompt",
             )
 
+    def _num_sequences(self, decoder: Decoder, params: object, n: int) -> int:
+        try:
+            return max(1, operator.index(self._watchdog.call(decoder.num_sequences, params, n)))
+        except BaseException as error:  # a plugin's own code may raise anything
+            if is_users_interrupt(error):
+                raise
+            raise DecoderError(f"decoder {decoder.name!r}: its `sequences` function failed: {error!r}") from error
+
 
 class _Host:
     """The engine as one request's context sees it."""
@@ -167,15 +183,6 @@ class _Host:
     def _next_key(self) -> int:
         self._num_prompts += 1
         return derive_seed(self._request.prompt._key, _EXTRA_PROMPTS + self._num_prompts)
-
-
-def _num_sequences(decoder: Decoder, params: object, n: int) -> int:
-    try:
-        return max(1, operator.index(decoder.num_sequences(params, n)))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a plugin's own code may raise anything
-        raise DecoderError(f"decoder {decoder.name!r}: its `sequences` function failed: {error!r}") from error
 
 
 def _default_decoder(given: GenerationRequest) -> str:

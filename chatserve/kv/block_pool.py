@@ -37,6 +37,7 @@ class BlockPool:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: dict[int, None] = {}  # indexed blocks without a holder, least recently used first
         self._copies: dict[int, int] = {}  # destination -> source
+        self.num_copies = 0
         self._deferred: list[int] = []  # copy sources without a holder; free once the copies are taken
 
     @property
@@ -108,6 +109,7 @@ class BlockPool:
         """
         own = self.allocate()
         self._copies[own] = block
+        self.num_copies += 1
         self.ref_counts[block] -= 1
         return own
 

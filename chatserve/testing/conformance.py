@@ -278,7 +278,7 @@ class DecoderConformance:
     def test_a_failure_of_the_model_at_any_step_releases_everything(self) -> None:
         """When a forward raises the request ends with an error, nothing is left behind, and the next one runs."""
         request = self._request(3, max_tokens=4)
-        num_before = self._engine().num_steps  # of `prepare`
+        num_before = self._engine().statistics.num_steps  # of `prepare`
         for index in range(num_before, num_before + self._count_steps(request)):
             engine = self._engine(failures={index: RuntimeError("no more")})
             [failed] = engine.run(request)
@@ -350,9 +350,9 @@ class DecoderConformance:
 
     def _count_steps(self, request: GenerationRequest) -> int:
         engine = self._engine()
-        num_before = engine.num_steps
+        num_before = engine.statistics.num_steps
         engine.run(request)
-        return engine.num_steps - num_before
+        return engine.statistics.num_steps - num_before
 
     def _least_blocks(self) -> int:
         """Blocks without which the engine refuses the request."""

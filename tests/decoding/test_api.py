@@ -623,7 +623,7 @@ def test_gathered_searches_advance_in_lockstep_and_nest() -> None:
     engine = make_engine(both)
     run(engine, request("both", max_tokens=9, ignore_eos=True))
     assert order == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("b", 2)]
-    assert engine.num_steps == 3
+    assert engine.statistics.num_steps == 3
 
 
 def test_the_first_error_in_a_gather_closes_the_others_and_goes_up() -> None:

@@ -183,7 +183,7 @@ def test_blocks_that_wait_for_a_copy_exhaust_nobody(max_batch_tokens: int, is_id
     engine = make_engine(tight, num_blocks=2, max_batch_tokens=max_batch_tokens)
     [completion] = run(engine, request("tight", [1, 2], max_tokens=8))
     assert completion.outputs[0].token_ids == [5, 6, 7]
-    assert engine.num_exhausted == 0
+    assert engine.stats()["requests_exhausted"] == 0
 
 
 def test_a_block_that_waits_for_its_copy_is_not_handed_out_while_another_request_has_found_it() -> None:

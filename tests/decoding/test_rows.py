@@ -132,7 +132,7 @@ def test_awaiting_nothing_gives_empty_answers_of_the_documented_shapes(top_logpr
 
     engine = make_engine(nothing)
     run(engine, request("nothing", top_logprobs=top_logprobs))
-    assert engine.num_steps == 0
+    assert engine.statistics.num_steps == 0
 
 
 def test_the_best_of_nothing_has_the_documented_types() -> None:

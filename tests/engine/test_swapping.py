@@ -208,3 +208,26 @@ def test_beam_eight_with_a_pool_for_five_beams_ends(make_engine: MakeEngine) -> 
     [completion] = complete(engine, beam)
     assert completion.outputs[0].finish_reason == "length"
     assert completion.outputs[0].token_ids
+
+
+def test_statistics_tell_recomputed_from_swapped(make_engine: MakeEngine) -> None:
+    both = [request(range(start, start + 40), temperature=0, max_tokens=60, ignore_eos=True) for start in (0, 50)]
+    recomputing = make_engine(num_blocks=8, block_size=16, prefix_caching=False)
+    complete(recomputing, *both)
+    stats = recomputing.stats()
+    runs = 2 * (40 + 60 - 1)
+    assert stats["tokens_recomputed"] == recomputing.runner.num_tokens - runs > 0  # type: ignore[attr-defined]
+    swapping = make_engine(num_blocks=8, block_size=16, num_host_blocks=8, preemption="swap")
+    complete(swapping, *both)
+    assert swapping.stats()["tokens_recomputed"] <= 1
+    assert swapping.stats()["seconds_swapping"] > 0
+
+
+def test_unfilled_slots_are_those_of_last_blocks(make_engine: MakeEngine) -> None:
+    engine = make_engine(block_size=4)
+    engine.submit(request(range(7), temperature=0, max_tokens=8, ignore_eos=True), lambda news: None)
+    waste = []
+    for _ in range(3):
+        engine.step()
+        waste.append(engine.stats()["slots_unfilled"])
+    assert waste == [1, 0, 3]
