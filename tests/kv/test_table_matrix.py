@@ -14,7 +14,7 @@ from chatserve.kv import BlockPool, BlockTable, TableMatrix
 
 def assert_stacked(matrix: TableMatrix, tables: list[BlockTable]) -> None:
     lines = matrix.stack(tables)
-    assert (len(lines), lines.dtype, lines.flags.c_contiguous) == (len(tables), np.int32, True)
+    assert (len(lines), lines.dtype, lines.flags.c_contiguous) == (len(tables), np.dtype(np.int32), True)
     for line, table in zip(lines, tables, strict=True):
         assert line.tolist() == table.blocks.tolist() + [0] * (len(line) - table.num_blocks)
 
