@@ -18,7 +18,6 @@ from chatserve.decoding import Registry, Sampling
 from chatserve.engine import Delta, Engine, EngineLimits, GenerationRequest
 from chatserve.engine.preemption import Preemption
 from chatserve.engine.request import Request
-from chatserve.engine.step import Step
 from chatserve.errors import ChatserveError
 from chatserve.models.batch import Batch
 from chatserve.testing import byte_vocabulary
@@ -185,13 +184,13 @@ class PagedServer:
         if step.moves is not None:
             work.num_swapped_blocks += work_of(step.moves, self.block_size).num_swapped_blocks
         duration = self.cost.seconds(work)
-        self._observe(step, work, duration)
+        self._observe(step.batch, work, duration)
         self._now += duration
         step.run()
         self.engine.end_step(step)
         self._end_jobs()
 
-    def _observe(self, step: Step, work: StepWork, duration: float) -> None:
+    def _observe(self, batch: Batch, work: StepWork, duration: float) -> None:
         """Add one step to the averages."""
         start, end = self._window
         if start <= self._now < end:
@@ -199,16 +198,16 @@ class PagedServer:
             self._outcome.request_seconds += duration * len(self.engine.scheduler.running)
         counters = self._outcome.counters
         counters["steps"] = counters.get("steps", 0) + 1
-        counters["copies"] = counters.get("copies", 0) + len(step.batch.copies)
-        counters["attended_rows"] = counters.get("attended_rows", 0) + step.batch.num_chunks
+        counters["copies"] = counters.get("copies", 0) + len(batch.copies)
+        counters["attended_rows"] = counters.get("attended_rows", 0) + batch.num_chunks
         counters["swapped_blocks"] = counters.get("swapped_blocks", 0) + work.num_swapped_blocks
         counters["computed_tokens"] = counters.get("computed_tokens", 0) + work.num_tokens
         if counters["steps"] % _OBSERVE_EVERY == 0:
-            self._observe_memory(step, duration)
+            self._observe_memory(batch, duration)
 
-    def _observe_memory(self, step: Step, duration: float) -> None:
+    def _observe_memory(self, batch: Batch, duration: float) -> None:
         if self._has_shared:
-            num_unshared, num_saved = blocks_saved(step.batch, self.block_size)
+            num_unshared, num_saved = blocks_saved(batch, self.block_size)
             self._outcome.num_blocks_unshared += num_unshared
             self._outcome.num_blocks_shared += num_saved
         elif self.engine.scheduler.waiting:
