@@ -76,6 +76,8 @@ export interface Token {
   bytes: number[];
   logprob: number | null;
   top: TokenAlternative[];
+  /** Ours: the user chose it, the model was made to go on from it. */
+  forced?: boolean;
 }
 
 export interface DeltaEvent {

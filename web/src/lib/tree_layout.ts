@@ -28,10 +28,17 @@ export interface TreeLayout {
   links: Link[];
   width: number;
   height: number;
-  /** Where the first branches come from. */
-  rootY: number;
   /** Rows that there was no room for. */
   numHidden: number;
+}
+
+/** A segment that waits for its place. */
+interface Place {
+  id: number;
+  x: number;
+  /** The row of its parent. */
+  row: number;
+  from: { x: number; y: number } | null;
 }
 
 export type Shown = "hypotheses" | "recent" | "all";
@@ -41,17 +48,15 @@ const PADDING = 16;
 const GAP = 34;
 const ROW = 32;
 const MAX_LABEL = 34;
-const MAX_ROWS = 240;
+const MAX_ROWS = 120;
 const SCORE_WIDTH = 60;
 
 export function layoutTree(tree: SearchTree, shown: Shown): TreeLayout {
   const hypotheses = tree.hypotheses();
   const standings = tree.standings(hypotheses);
   const wanted = wantedNodes(tree, hypotheses, shown);
-  const layout: TreeLayout = { segments: [], links: [], width: 0, height: 0, rootY: 0, numHidden: 0 };
-  const placer = new Placer(tree, standings, wanted, layout);
-  placer.placeAll();
-  layout.height = Math.max(placer.numRows, 1) * ROW + 8;
+  const layout: TreeLayout = { segments: [], links: [], width: 0, height: 0, numHidden: 0 };
+  new Placer(tree, standings, wanted, layout).placeAll();
   return layout;
 }
 
@@ -69,12 +74,17 @@ function wantedNodes(tree: SearchTree, hypotheses: readonly Hypothesis[], shown:
   return wanted;
 }
 
+/**
+ * Puts every segment on the first row, from its parent's down, where there is room for it. What is alive comes first, so
+ * the best hypothesis keeps to its row, and what was dropped on the way hangs below it.
+ */
 class Placer {
   readonly #tree: SearchTree;
   readonly #standings: ReadonlyMap<number, Standing>;
   readonly #wanted: ReadonlySet<number>;
   readonly #layout: TreeLayout;
-  numRows = 0;
+  /** For each row the taken stretches. */
+  readonly #rows: { from: number; to: number }[][] = [];
 
   constructor(
     tree: SearchTree,
@@ -88,38 +98,42 @@ class Placer {
     this.#layout = layout;
   }
 
+  /** Depth first: what hangs off near the end of a branch comes right below it, and links stay short. */
   placeAll(): void {
-    const first = this.#place(this.#childrenOf(PROMPT), 4);
-    this.#layout.rootY = middle(first.map(({ y }) => y)) ?? 0;
+    const waiting = this.#childrenOf(PROMPT).map((id): Place => ({ id, x: 4, row: 0, from: null }));
+    waiting.reverse();
+    for (let next = waiting.pop(); next; next = waiting.pop()) waiting.push(...this.#place(next).reverse());
+    this.#layout.height = Math.max(this.#rows.length, 1) * ROW + 8;
   }
 
-  /** Places branches below each other; returns where they are linked from. */
-  #place(ids: readonly number[], x: number): { y: number; standing: Standing }[] {
-    return ids.flatMap((id) => {
-      const y = this.#placeSegment(id, x);
-      return y === null ? [] : [{ y, standing: this.#standing(id) }];
-    });
-  }
-
-  #placeSegment(first: number, x: number): number | null {
-    const chain = this.#chain(first);
-    const last = chain.at(-1) ?? first;
-    const below = this.#childrenOf(last);
-    if (below.length === 0 && this.numRows >= MAX_ROWS) {
-      this.#layout.numHidden++;
-      return null;
-    }
+  /** Places one segment; returns where those behind it may go. */
+  #place({ id, x, row, from }: Place): Place[] {
+    const chain = this.#chain(id);
+    const below = this.#childrenOf(chain.at(-1) ?? id);
     const segment = this.#segment(chain, x, below.length === 0);
-    const placed = this.#place(below, x + segment.width + GAP);
-    segment.y = middle(placed.map((below) => below.y)) ?? this.numRows++ * ROW + ROW / 2 + 4;
-    this.#layout.segments.push(segment);
-    const from = { x: x + segment.width, y: segment.y };
-    for (const { y, standing } of placed) {
-      this.#layout.links.push({ from, to: { x: x + segment.width + GAP, y }, standing });
+    const right = x + segment.width;
+    const taken = this.#take(row, x - GAP / 2, right + (segment.isEnd ? SCORE_WIDTH : GAP / 2));
+    if (taken === null) {
+      this.#layout.numHidden++;
+      return [];
     }
-    const right = x + segment.width + (segment.isEnd ? SCORE_WIDTH : 0);
-    this.#layout.width = Math.max(this.#layout.width, right + 4);
-    return segment.y;
+    segment.y = taken * ROW + ROW / 2 + 4;
+    this.#layout.segments.push(segment);
+    if (from) this.#layout.links.push({ from, to: { x, y: segment.y }, standing: segment.standing });
+    this.#layout.width = Math.max(this.#layout.width, right + (segment.isEnd ? SCORE_WIDTH : 0) + 4);
+    const end = { x: right, y: segment.y };
+    return below.map((child) => ({ id: child, x: right + GAP, row: taken, from: end }));
+  }
+
+  /** Takes the stretch in the first row that has room for it; null when there is none. */
+  #take(first: number, from: number, to: number): number | null {
+    for (let row = first; row < MAX_ROWS; row++) {
+      const stretches = this.#rows[row] ?? [];
+      if (stretches.some((other) => from < other.to && other.from < to)) continue;
+      this.#rows[row] = [...stretches, { from, to }];
+      return row;
+    }
+    return null;
   }
 
   /** The nodes from this one on that are drawn as one: up to a fork, an end, or a change of standing. */
@@ -159,20 +173,16 @@ class Placer {
     return this.#standings.get(id) ?? "dead";
   }
 
+  /** Those to be drawn, living ones first. */
   #childrenOf(id: number): number[] {
-    return this.#tree.childrenOf(id).filter((child) => this.#wanted.has(child));
+    const children = this.#tree.childrenOf(id).filter((child) => this.#wanted.has(child));
+    return children.sort((a, b) => Number(this.#standings.has(b)) - Number(this.#standings.has(a)));
   }
-}
-
-/** Halfway between the first and the last. */
-function middle(ys: readonly number[]): number | null {
-  const [first, last] = [ys[0], ys.at(-1)];
-  return first === undefined || last === undefined ? null : (first + last) / 2;
 }
 
 /** What is settled is cut at its beginning (the news are at its end), the rest in the middle. */
 function shortened(text: string, isSettled: boolean): string {
-  const characters = [...text.replaceAll("\n", "↵").replaceAll("\t", " ")];
+  const characters = [...text.replaceAll("\n", "↵").replaceAll("\t", " ").trimStart()];
   if (characters.length <= MAX_LABEL) return characters.join("");
   if (isSettled) return `…${characters.slice(1 - MAX_LABEL).join("")}`;
   const half = Math.floor((MAX_LABEL - 1) / 2);

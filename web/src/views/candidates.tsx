@@ -39,11 +39,12 @@ export function Candidates({ messages, shown }: CandidatesProps) {
           type="button"
           class="button small"
           disabled={isBusy}
+          aria-label="Regenerate"
           data-testid="candidates-regenerate"
           onClick={() => actions.regenerate(shown)}
         >
           <Icon name="refresh" />
-          Regenerate
+          <span class="button-text">Regenerate</span>
         </button>
       </header>
       <div class="candidate-columns">

@@ -69,13 +69,10 @@ function Filter({ shown, onShow }: { shown: Shown; onShow: (shown: Shown) => voi
 
 function Drawing({ layout, isLive, summary }: { layout: TreeLayout; isLive: boolean; summary: string }) {
   const scroller = useRef<HTMLDivElement>(null);
+  // The search moves to the right: what happens now stays in view.
   useLayoutEffect(() => {
-    const element = scroller.current;
-    if (element === null) return;
-    element.scrollTop = layout.rootY - element.clientHeight / 2;
-    // The search moves to the right: what happens now stays in view.
-    if (isLive) element.scrollLeft = element.scrollWidth;
-  }, [isLive, layout.width, layout.rootY]);
+    if (isLive && scroller.current) scroller.current.scrollLeft = scroller.current.scrollWidth;
+  }, [isLive, layout.width]);
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
     <div class="tree-scroll" ref={scroller} tabIndex={0} role="region" aria-label="Tree of the search">
@@ -125,7 +122,7 @@ function curve({ from, to }: Link): string {
 function Legend() {
   return (
     <ul class="legend" aria-label="Legend">
-      <li class="settled">settled</li>
+      <li class="settled">settled, chosen</li>
       <li class="contested">contested</li>
       <li class="finished">finished</li>
       <li class="dead">dropped</li>
@@ -142,7 +139,7 @@ function Table({ hypotheses }: { hypotheses: readonly Hypothesis[] }) {
           <tr>
             <th>State</th>
             <th class="align-right">Score</th>
-            <th class="align-right">a token</th>
+            <th class="align-right">per token</th>
             <th class="align-right">Tokens</th>
             <th>Text</th>
           </tr>
@@ -193,5 +190,5 @@ function summaryOf(hypotheses: readonly Hypothesis[]): string {
 
 function ending(text: string): string {
   const line = text.replaceAll("\n", " ↵ ");
-  return line.length > 90 ? `…${line.slice(-90)}` : line;
+  return line.length > 52 ? `…${line.slice(-52)}` : line;
 }

@@ -41,6 +41,7 @@ export function TokenPopover({ shown, index, box, isPinned, canBranch, onBranch,
       ref={popover}
       role="dialog"
       aria-label={`Alternatives of ${visibleToken(shown.text)}`}
+      data-pinned={isPinned}
       data-testid="token-popover"
       onKeyDown={onKeyDown}
       onClick={(event) => event.stopPropagation()}
@@ -69,9 +70,7 @@ export function TokenPopover({ shown, index, box, isPinned, canBranch, onBranch,
       ) : (
         <p class="subtle">No alternatives were asked for.</p>
       )}
-      {token.top.length > 0 && (
-        <p class="subtle">{canBranch ? "Choose one to branch from here." : "Branching is not possible here now."}</p>
-      )}
+      {token.top.length > 0 && <p class="subtle">{hintOf(isPinned, canBranch)}</p>}
     </div>
   );
 }
@@ -98,6 +97,11 @@ function Alternative({ alternative, isTaken, canBranch, onBranch }: AlternativeP
       <span>{percent(alternative.logprob)}</span>
     </button>
   );
+}
+
+function hintOf(isPinned: boolean, canBranch: boolean): string {
+  if (!canBranch) return "Branching is not possible here now.";
+  return isPinned ? "Choose one to branch from here." : "Click the token to branch from here.";
 }
 
 /** A token that is a piece of a character, or stands for no text (an end token), cannot be written into a message. */

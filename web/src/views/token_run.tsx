@@ -1,6 +1,7 @@
 /** Some tokens in a row. */
 
 import { Component, type ComponentChild } from "preact";
+import type { Token } from "../api/types";
 import { percent, visibleToken } from "../lib/format";
 import { type ShownToken, shadeOf } from "../lib/token_text";
 
@@ -51,11 +52,20 @@ function inside(position: number, length: number): number {
 
 function classOf({ token, text, isSpecial }: ShownToken): string {
   if (isSpecial) return "special";
-  const shade = token.logprob === null ? "forced" : `shade-${shadeOf(token.logprob)}`;
-  return text === "" ? `${shade} partial` : shade;
+  const classes = [
+    token.logprob === null ? "" : `shade-${shadeOf(token.logprob)}`,
+    isForced(token) ? "forced" : "",
+    text === "" ? "partial" : "",
+  ];
+  return classes.join(" ");
 }
 
 function labelOf({ token, text }: ShownToken): string {
   const name = text.trim() === "" ? visibleToken(text) : text;
-  return token.logprob === null ? `${name}, forced` : `${name}, ${percent(token.logprob)}`;
+  const chance = token.logprob === null ? "" : `, ${percent(token.logprob)}`;
+  return `${name}${chance}${isForced(token) ? ", forced" : ""}`;
+}
+
+function isForced(token: Token): boolean {
+  return token.forced === true || token.logprob === null;
 }

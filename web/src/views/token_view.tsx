@@ -1,6 +1,7 @@
 /** An answer as its tokens, coloured by probability; each shows its alternatives, and any of them can be branched from. */
 
-import { useMemo, useRef, useState } from "preact/hooks";
+import type { RefObject } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Token, TokenAlternative } from "../api/types";
 import { type ShownToken, TokenText, textOf } from "../lib/token_text";
 import { useApp } from "../state/app";
@@ -45,6 +46,7 @@ function Tokens({ message, tokens, isLive }: TokensProps) {
   const shownIndex = pinned ?? pointed;
   const shown = shownIndex === null ? undefined : text.shown[shownIndex];
   const canBranch = store.generation.value === null;
+  useClickOutside(box, pinned !== null, () => setPinned(null));
   const focusToken = (index: number) => {
     setActive(index);
     box.current?.querySelector<HTMLElement>(`[data-index="${index}"]`)?.focus();
@@ -56,7 +58,12 @@ function Tokens({ message, tokens, isLive }: TokensProps) {
   };
   const branch = ({ token, before }: ShownToken, index: number, alternative: TokenAlternative) => {
     if (before === null) return;
-    const forced: Token = { ...token, ...alternative, bytes: [...new TextEncoder().encode(alternative.text)] };
+    const forced: Token = {
+      ...token,
+      ...alternative,
+      bytes: [...new TextEncoder().encode(alternative.text)],
+      forced: true,
+    };
     setPinned(null);
     setPointed(null);
     actions.branch(message, before + alternative.text, [...tokens.slice(0, index), forced]);
@@ -83,9 +90,8 @@ function Tokens({ message, tokens, isLive }: TokensProps) {
       onPointerOver={(event) => event.pointerType !== "touch" && setPointed((before) => indexOf(event) ?? before)}
       onClick={(event) => {
         const index = indexOf(event);
-        if (index === null) return;
-        setActive(index);
         setPinned(index === pinned ? null : index);
+        if (index !== null) setActive(index);
       }}
     >
       <div class="tokens">
@@ -119,6 +125,17 @@ function Tokens({ message, tokens, isLive }: TokensProps) {
 }
 
 const STEPS: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+
+function useClickOutside(box: RefObject<HTMLElement | null>, isWatching: boolean, onOutside: () => void): void {
+  useEffect(() => {
+    if (!isWatching) return;
+    const onPointerDown = (event: PointerEvent) => {
+      if (!box.current?.contains(event.target as Node)) onOutside();
+    };
+    document.addEventListener("pointerdown", onPointerDown);
+    return () => document.removeEventListener("pointerdown", onPointerDown);
+  });
+}
 
 /** The tokens' text, and what of the message stands before them (the user wrote it). */
 function useTokenText(message: Message, tokens: readonly Token[], isLive: boolean): { given: string; text: TokenText } {
