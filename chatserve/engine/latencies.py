@@ -54,9 +54,14 @@ class DecoderLatencies:
 
 
 class Latencies:
-    """Latencies of all requests, by decoder. Use it on one thread."""
+    """Latencies of all requests, by decoder. Use it on one thread.
+
+    Attributes:
+        num_prompt_tokens: tokens of all prompts that were accepted.
+    """
 
     def __init__(self) -> None:
+        self.num_prompt_tokens = 0
         self.by_decoder: dict[str, DecoderLatencies] = {}
 
     def of(self, decoder: str) -> DecoderLatencies:
