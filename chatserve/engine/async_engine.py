@@ -224,6 +224,7 @@ class AsyncEngine:
         try:
             self._check_available()
             generation._request = begin()
+            self.latencies.num_prompt_tokens += generation.usage.prompt_tokens
         except ChatserveError as error:
             started.set_exception(error)
         except BaseException as error:  # a fault of ours: the caller must not wait for ever
