@@ -44,6 +44,17 @@ class DecoderTimeout(BaseException):
     """Raised inside a decoder that did not yield in time; no Exception, so that ``except Exception`` lets it pass."""
 
 
+def is_users_interrupt(error: BaseException) -> bool:
+    """Whether this is Ctrl-C, which must go up, and not a KeyboardInterrupt of a decoder's own.
+
+    Python raises it in the middle of whatever the main thread does only while its default handler is in place; servers
+    and `asyncio.run` put theirs there.
+    """
+    if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+        return False
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 class Watchdog:
     """Bounds the time of each call into decoders' code. Use it from one thread, as a context manager around a step:
 

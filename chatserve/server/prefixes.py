@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from starlette.routing import Route
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
+from chatserve.engine.named_prefixes import check_prefix_name
 from chatserve.errors import NotFoundError, RequestError
 from chatserve.server.bodies import ChatBody, Message
 from chatserve.server.prompts import (
@@ -28,7 +28,6 @@ from chatserve.server.responses import json_response
 from chatserve.server.validation import parse, read_body
 
 SHARED_PREFIX = "shared-prefix"
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class PrefixBody(msgspec.Struct, kw_only=True):
@@ -56,13 +55,8 @@ class PrefixRoutes:
 
     async def register(self, request: Request) -> Response:
         """Compute and pin a prefix; answers when it can be used."""
-        body = parse(await read_body(request, self._config.max_body_bytes), PrefixBody)
-        if not _NAME.fullmatch(body.name):
-            raise RequestError(
-                f"name is {body.name[:80]!r}; it must be 1 to 64 letters, digits, dots, dashes or underscores.",
-                param="name",
-                code="invalid_value",
-            )
+        body = parse(await read_body(request, self._config), PrefixBody)
+        check_prefix_name(body.name)
         token_ids = await self._token_ids(body)
         messages = template_messages(body.messages) if body.messages is not None else None
         await self._engine.register_prefix(body.name, token_ids, messages)
