@@ -21,12 +21,14 @@ export function AnswerContent({ message, mode, isLive }: AnswerContentProps) {
   // Only a live answer listens: finished ones need not be drawn again when something else starts or ends.
   const generation = isLive ? store.generation.value : null;
   if (mode === "tokens") {
-    return <Lazy load={() => import("./token_view").then((m) => m.TokenView)} props={{ message, isLive }} />;
+    return (
+      <Lazy key="tokens" load={() => import("./token_view").then((m) => m.TokenView)} props={{ message, isLive }} />
+    );
   }
   return (
     <>
       {mode === "search" && (
-        <Lazy load={() => import("./search_view").then((m) => m.SearchView)} props={{ message, isLive }} />
+        <Lazy key="search" load={() => import("./search_view").then((m) => m.SearchView)} props={{ message, isLive }} />
       )}
       {generation?.answer(message.id) ? (
         <LiveText generation={generation} id={message.id} />
