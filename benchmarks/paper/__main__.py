@@ -36,9 +36,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[[], *EXPERIMENTS], help="experiments to run; default: all")
     parser.add_argument("--output", type=Path, default=_DOCS, help="folder of paper.md and of the figures' folder")
     parser.add_argument("--processes", type=int, help="default: one for each core")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each case; default: 3")
     options = parser.parse_args()
     rows: list[Row] = []
-    with Laboratory(options.processes) as laboratory:
+    with Laboratory(options.processes, options.seeds) as laboratory:
         for name in options.names or EXPERIMENTS:
             begun = time.monotonic()
             found = EXPERIMENTS[name](laboratory, options.output / "paper")

@@ -12,7 +12,7 @@ LIMIT = 1.0  # seconds a token
 _OVERLOAD = 1000.0  # requests a second: all arrive at once
 _ABOVE_THROUGHPUT = 1.1  # an hour's queue may grow a little before it costs 1 s a token
 _BRACKET = 1.12
-_NUM_HALVINGS = 3  # to within 3 per cent
+_NUM_HALVINGS = 2
 _SHARES_BELOW = (0.4, 0.75)
 
 
@@ -28,8 +28,11 @@ class Case:
         return Point(self.system, self.model, self.workload, rate, seed, is_bursty)
 
 
-def find_capacity(case: Case, seed: int) -> tuple[float, list[tuple[float, float]]]:
-    """The rate that the case sustains, and (rate, latency) points, by rate: some far below it, the rest around it."""
+def find_capacity(case: Case, seed: int, guess: float | None = None) -> tuple[float, list[tuple[float, float]]]:
+    """The rate that the case sustains, and (rate, latency) points, by rate.
+
+    Without a guess the search begins at the throughput under overload, and points far below it are measured too.
+    """
     points: list[tuple[float, float]] = []
 
     def latency(rate: float) -> float:
@@ -37,8 +40,8 @@ def find_capacity(case: Case, seed: int) -> tuple[float, list[tuple[float, float
         points.append((rate, case.at(rate, seed).measure()["hour latency"]))
         return points[-1][1]
 
-    guess = _ABOVE_THROUGHPUT * case.at(_OVERLOAD, seed).measure()["throughput"]
-    if seed == 0:
+    if guess is None:
+        guess = _ABOVE_THROUGHPUT * case.at(_OVERLOAD, seed).measure()["throughput"]
         for share in _SHARES_BELOW:
             latency(share * guess)
     return bisect(latency, guess), sorted(points)
@@ -47,14 +50,18 @@ def find_capacity(case: Case, seed: int) -> tuple[float, list[tuple[float, float
 def bisect(latency: Callable[[float], float], guess: float) -> float:
     """The rate at which `latency` passes LIMIT, searched for on both sides of the guess, to within 3 per cent."""
     low, high = guess / _BRACKET, guess * _BRACKET
-    while latency(low) > LIMIT:
-        low, high = low / _BRACKET, low
-    while latency(high) < LIMIT:
-        low, high = high, high * _BRACKET
+    at_low, at_high = latency(low), latency(high)
+    while at_low > LIMIT:
+        low, high, at_high = low / _BRACKET, low, at_low
+        at_low = latency(low)
+    while at_high < LIMIT:
+        low, high, at_low = high, high * _BRACKET, at_high
+        at_high = latency(high)
     for _ in range(_NUM_HALVINGS):
         middle = (low * high) ** 0.5
-        if latency(middle) < LIMIT:
-            low = middle
+        at_middle = latency(middle)
+        if at_middle < LIMIT:
+            low, at_low = middle, at_middle
         else:
-            high = middle
-    return float((low * high) ** 0.5)
+            high, at_high = middle, at_middle
+    return low + (high - low) * (LIMIT - at_low) / (at_high - at_low)

@@ -18,7 +18,6 @@ from chatserve.engine.garbage import relax_garbage_collection
 
 _Argument = TypeVar("_Argument")
 _Answer = TypeVar("_Answer")
-SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,15 @@ class Capacity:
 
 
 class Laboratory:
-    """Use it as a context manager; it holds the processes."""
+    """Use it as a context manager; it holds the processes.
 
-    def __init__(self, num_processes: int | None = None) -> None:
+    Args:
+        num_processes: None: one for each core.
+        num_seeds: runs of each case, from which spreads are computed.
+    """
+
+    def __init__(self, num_processes: int | None = None, num_seeds: int = 3) -> None:
+        self.seeds = range(num_seeds)
         # Spawned, because a forked process may not use the OpenMP runtime that this one has begun to use.
         self._pool = ProcessPoolExecutor(
             num_processes or os.cpu_count(), multiprocessing.get_context("spawn"), relax_garbage_collection
@@ -60,15 +65,20 @@ class Laboratory:
         """The figures of each point."""
         return self.map(Point.measure, points)
 
-    def capacities(self, cases: Iterable[Case], seeds: Sequence[int] = SEEDS) -> dict[Case, Capacity]:
-        """The capacity of each case, over the seeds; the slow ones are begun first."""
+    def capacities(self, cases: Iterable[Case]) -> dict[Case, Capacity]:
+        """The capacity of each case, over the seeds; the slow ones are begun first.
+
+        What the first seed finds is where the search of the others begins.
+        """
         ordered = sorted(cases, key=lambda case: not case.system.is_paged)
-        jobs = [(case, seed) for case in ordered for seed in seeds]
-        found = dict(zip(jobs, self.map(_search, jobs), strict=True))
-        return {case: _summarise([found[case, seed] for seed in seeds]) for case in ordered}
+        first = self.map(_search, [(case, 0, None) for case in ordered])
+        jobs = [(case, seed, rate) for case, (rate, _) in zip(ordered, first, strict=True) for seed in self.seeds[1:]]
+        found = iter(self.map(_search, jobs))
+        others = [[next(found) for _ in self.seeds[1:]] for _ in ordered]
+        return {case: _summarise([one, *more]) for case, one, more in zip(ordered, first, others, strict=True)}
 
 
-def _search(job: tuple[Case, int]) -> tuple[float, list[tuple[float, float]]]:
+def _search(job: tuple[Case, int, float | None]) -> tuple[float, list[tuple[float, float]]]:
     return find_capacity(*job)
 
 

@@ -69,6 +69,7 @@ class Workload:
 
 SHAREGPT = Workload("ShareGPT", Lengths(161.3, 200.0), Lengths(338.0, 335.0))
 ALPACA = Workload("Alpaca", Lengths(19.3, 15.0), Lengths(58.5, 87.0), num_requests=1200)
+SHORT_SHAREGPT = replace(SHAREGPT, name="ShareGPT, 300 requests", num_requests=300)
 CHATBOT = Workload("chatbot", Lengths(161.3, 200.0, longest=1024), Lengths(338.0, 335.0, longest=1024), mean_rounds=5.0)
 MIXED = replace(
     ALPACA, name="mixed", kinds=(("greedy", 1), ("sampling", 1), ("parallel", 4), ("beam", 4)), num_requests=240
@@ -76,17 +77,18 @@ MIXED = replace(
 
 
 def parallel(workload: Workload, width: int) -> Workload:
-    """The same with `width` samples for each request."""
-    kinds = (("parallel", width),)
-    return replace(
-        workload, name=f"{workload.name} parallel {width}", kinds=kinds, num_requests=workload.num_requests // 2
-    )
+    """The same with `width` samples for each request; fewer requests, because each costs the simulation more."""
+    return _wider(workload, "parallel", width, {"ShareGPT": 60, "Alpaca": 400})
 
 
 def beam(workload: Workload, width: int) -> Workload:
-    """The same with beam search; fewer requests, because each costs the simulation much more."""
-    kinds = (("beam", width),)
-    return replace(workload, name=f"{workload.name} beam {width}", kinds=kinds, num_requests=workload.num_requests // 6)
+    """The same with beam search; fewer requests still."""
+    return _wider(workload, "beam", width, {"ShareGPT": 30, "Alpaca": 150})
+
+
+def _wider(workload: Workload, decoder: str, width: int, num_requests: dict[str, int]) -> Workload:
+    name = f"{workload.name} {decoder} {width}"
+    return replace(workload, name=name, kinds=((decoder, width),), num_requests=num_requests[workload.name])
 
 
 def translation(prefix_len: int) -> Workload:
@@ -98,6 +100,7 @@ WORKLOADS = {
     workload.name: workload
     for workload in (
         SHAREGPT,
+        SHORT_SHAREGPT,
         ALPACA,
         CHATBOT,
         MIXED,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.paper.capacity import Case
-from benchmarks.paper.laboratory import SEEDS, Laboratory
+from benchmarks.paper.laboratory import Laboratory
 from benchmarks.paper.plots import plot_curves
 from benchmarks.paper.report import Row
 from benchmarks.paper.systems import FASTER_TRANSFORMER, MAX, ORACLE, OURS, PAGED_BATCHES, POW2, System
@@ -19,7 +19,7 @@ _COMBINATIONS = {
     MAX: "contiguous memory, iteration-level scheduling",
     OURS: "paged memory, iteration-level scheduling",
 }
-_BURSTY_RATES = (0.25, 0.5, 1.0, 1.5, 2.0)
+_BURSTY_RATES = (0.5, 1.0, 2.0)
 _SHOWN_RATE = 1.0
 _BURSTY_FIGURES = ("latency p50", "latency p95", "latency p99", "first token p50", "first token p99", "goodput")
 
@@ -47,12 +47,12 @@ def _combinations(laboratory: Laboratory) -> list[Row]:
 def _bursts(laboratory: Laboratory, folder: Path) -> list[Row]:
     """Gaps between arrivals with a coefficient of variation of 4; goodput: 2 s to the first token, 0.1 s each more."""
     systems = (OURS, ORACLE, POW2, MAX)
-    keys = [(name, rate, seed) for rate in _BURSTY_RATES for name in systems for seed in SEEDS]
+    keys = [(name, rate, seed) for rate in _BURSTY_RATES for name in systems for seed in laboratory.seeds]
     points = [Case(System(name), "OPT-13B", "ShareGPT").at(rate, seed, is_bursty=True) for name, rate, seed in keys]
     found = dict(zip(keys, laboratory.measure(points), strict=True))
 
     def values(name: str, rate: float, figure: str) -> list[float]:
-        return [found[name, rate, seed][figure] for seed in SEEDS]
+        return [found[name, rate, seed][figure] for seed in laboratory.seeds]
 
     panels = {
         figure: {

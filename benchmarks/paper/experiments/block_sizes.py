@@ -9,6 +9,7 @@ from benchmarks.paper.laboratory import Laboratory
 from benchmarks.paper.plots import plot_curves
 from benchmarks.paper.report import Row
 from benchmarks.paper.systems import System
+from benchmarks.paper.workloads import SHORT_SHAREGPT
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LOAD = 1.05  # times the capacity at 16 tokens: so near to it, small differences show
@@ -22,7 +23,8 @@ def run(laboratory: Laboratory, folder: Path) -> list[Row]:
     for data in _PAPER_GOOD:
         capacity = laboratory.capacities([Case(System(), "OPT-13B", data)])
         rate = float(f"{_LOAD * next(iter(capacity.values())).mean:.3g}")
-        points = [Case(System(block_size=size), "OPT-13B", data).at(rate, 0) for size in SIZES]
+        trace = SHORT_SHAREGPT.name if data == "ShareGPT" else data
+        points = [Case(System(block_size=size), "OPT-13B", trace).at(rate, 0) for size in SIZES]
         latencies = [figures["hour latency"] for figures in laboratory.measure(points)]
         curves[f"{data}, {rate:g} requests/s"] = list(zip(SIZES, latencies, strict=True))
         for size, latency in zip(SIZES, latencies, strict=True):

@@ -11,6 +11,7 @@ from benchmarks.paper.plots import plot_curves
 from benchmarks.paper.report import Row
 from benchmarks.paper.served_model import OPT_13B
 from benchmarks.paper.systems import System
+from benchmarks.paper.workloads import SHORT_SHAREGPT
 from chatserve.engine.preemption import Preemption
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -49,7 +50,8 @@ def _end_to_end(laboratory: Laboratory) -> tuple[dict[str, list[tuple[float, flo
     capacity = laboratory.capacities([Case(System(), "OPT-13B", "ShareGPT")])
     rate = float(f"{_LOAD * next(iter(capacity.values())).mean:.3g}")
     keys = [(kind, size) for kind in _KINDS for size in SIZES]
-    points = [Case(System(block_size=size, preemption=kind), "OPT-13B", "ShareGPT").at(rate, 0) for kind, size in keys]
+    systems = [System(block_size=size, preemption=kind) for kind, size in keys]
+    points = [Case(system, "OPT-13B", SHORT_SHAREGPT.name).at(rate, 0) for system in systems]
     found = dict(zip(keys, laboratory.measure(points), strict=True))
     rows = [
         Row("19b", f"ShareGPT, {rate:g} requests/s, {kind}, block size {size}: s/token", None, figures["hour latency"])

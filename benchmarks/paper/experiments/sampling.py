@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.paper.capacity import Case
-from benchmarks.paper.laboratory import SEEDS, Capacity, Laboratory
+from benchmarks.paper.laboratory import Capacity, Laboratory
 from benchmarks.paper.plots import plot_bars, plot_curves
 from benchmarks.paper.report import Row
 from benchmarks.paper.systems import FASTER_TRANSFORMER, MAX, ORACLE, OURS, POW2, System
@@ -76,10 +76,10 @@ def _batched(laboratory: Laboratory, folder: Path, capacities: dict[Case, Capaci
         rate = _PAPER_BATCHED_RATES[data]
         for name in SYSTEMS[:-1]:
             case = Case(System(name), "OPT-13B", data)
-            points = [case.at(at, seed) for at in (rate, _overload(capacities[case])) for seed in SEEDS]
+            points = [case.at(at, seed) for at in (rate, _overload(capacities[case])) for seed in laboratory.seeds]
             values = [figures["batched"] for figures in laboratory.measure(points)]
             paper = _PAPER_BATCHED[data].get(name)
-            at_rate, loaded = values[: len(SEEDS)], values[len(SEEDS) :]
+            at_rate, loaded = values[: len(laboratory.seeds)], values[len(laboratory.seeds) :]
             rows.append(_mean_row("13", f"{data}, {name}: batched requests at {rate:g} requests/s", paper, at_rate))
             what = f"{data}, {name}: batched requests at {OVERLOAD} times its capacity"
             rows.append(_mean_row("13", what, paper, loaded))
@@ -97,7 +97,7 @@ def _waste(laboratory: Laboratory, folder: Path, capacities: dict[Case, Capacity
     bars: dict[str, dict[str, float]] = {}
     for name in (MAX, POW2, ORACLE, OURS):
         case = Case(System(name), "OPT-13B", "ShareGPT")
-        runs = laboratory.measure([case.at(_overload(capacities[case]), seed) for seed in SEEDS])
+        runs = laboratory.measure([case.at(_overload(capacities[case]), seed) for seed in laboratory.seeds])
         for use, papers in _PAPER_MEMORY.items():
             shares = [100 * figures[use] for figures in runs]
             bars.setdefault(name, {})[use] = float(np.mean(shares))
