@@ -74,7 +74,8 @@ class ChatPage:
 
     def wait_for_text(self, seconds: float = 10) -> None:
         """Wait until something of the last answer is there."""
-        expect(self.last.get_by_test_id("content")).to_have_text(re.compile(r"\S"), timeout=seconds * 1000)
+        content = self.last.locator("[data-testid=content]:not(.waiting)")
+        expect(content).to_have_text(re.compile(r"\S"), timeout=seconds * 1000)
 
     def settings(self, choose: Callable[[], None]) -> None:
         """Open the settings, let `choose` change them, close them."""
