@@ -79,9 +79,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, Meta(description="Seconds that running answers get to finish at shutdown.", ge=0)
     ] = 3.0
     max_body_bytes: Annotated[int, Meta(description="Largest request body in bytes.", ge=1)] = 4_000_000
+    body_timeout: Annotated[float, Meta(description="Seconds a client may take to send a request body.", gt=0)] = 30.0
+    api_keys: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Key that clients must send as a bearer token (repeatable); default: none is needed. "
+            "Others on this machine can read flags: prefer the variable or --api-key-file."
+        ),
+    ] = ()
+    api_key_file: Annotated[str | None, Meta(description="File with further API keys, one a line.")] = None
+    root_path: Annotated[str, Meta(description="Path under which a proxy serves this server, such as /llm.")] = ""
+    ssl_certfile: Annotated[str | None, Meta(description="Certificate (PEM) for TLS; default: plain HTTP.")] = None
+    ssl_keyfile: Annotated[str | None, Meta(description="Private key (PEM), when the certificate file lacks it.")] = (
+        None
+    )
     cors_origins: Annotated[
         tuple[str, ...], Meta(description="Origins allowed by CORS (repeatable); default: none.")
     ] = ()
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="Lines of the log: for people or for machines.")
+    ] = "text"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="Verbosity of the log.")] = (
         "info"
     )

@@ -15,18 +15,25 @@ from chatserve.configuration import Setting, load_config, settings
 
 SERVER_SETTINGS = frozenset(
     {
+        "api_key_file",
+        "api_keys",
+        "body_timeout",
         "cors_origins",
         "host",
         "keepalive",
         "keepalive_interval",
+        "log_format",
         "max_body_bytes",
         "max_queue",
         "port",
+        "root_path",
         "served_model_name",
         "shutdown_grace",
+        "ssl_certfile",
+        "ssl_keyfile",
     }
 )
-SINGULAR = {"cors_origins": "--cors-origin", "decoders": "--decoder", "prefixes": "--prefix"}
+SINGULAR = {"api_keys": "--api-key", "cors_origins": "--cors-origin", "decoders": "--decoder", "prefixes": "--prefix"}
 """Second spellings of repeatable flags: one of them names one thing."""
 SOURCES = (
     "Every setting above is also a variable (--kv-memory: CHATSERVE_KV_MEMORY) and a key of the TOML file (kv_memory). "

@@ -30,7 +30,7 @@ Examples:
 @with_config(settings(), positional="model", with_singular=True)
 def serve(config: Config) -> None:
     """Serve MODEL over the OpenAI API: a hub id, a folder, a GGUF file, or nothing for the default model."""
-    _set_up_logging(config.log_level)
+    _set_up_logging(config.log_level, config.log_format)
     from chatserve.server import serve as run_server
 
     facts: list[str] = []
@@ -44,8 +44,12 @@ def serve(config: Config) -> None:
     run_server(make_engine, config, on_ready=lambda url: click.echo(f"chatserve  {url}\n{facts[0]}"))
 
 
-def _set_up_logging(level: str) -> None:
+def _set_up_logging(level: str, form: str) -> None:
+    from chatserve.server.json_log import JsonFormatter
+
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if form == "json":
+        logging.getLogger().handlers[0].setFormatter(JsonFormatter())
     if level != "debug":  # "Started server process" and the like: the banner says more
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -11,14 +11,17 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ChatserveError
+from chatserve.server.authentication import Authentication, api_keys
 from chatserve.server.chat import ChatRoutes
 from chatserve.server.completions import CompletionRoutes
 from chatserve.server.errors import failure_of
 from chatserve.server.information import InformationRoutes
+from chatserve.server.metrics import MetricsRoutes
 from chatserve.server.middleware import CatchAll, RequestLog
 from chatserve.server.page import page_routes
 from chatserve.server.prefixes import PrefixRoutes
@@ -41,6 +44,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             error.detail = f"{request.method} {request.url.path[:200]} is not a route of this server."
         return failure_of(error, engine_status=engine.status).response(headers)
 
+    pages = page_routes()
     app = Starlette(
         routes=[
             *ChatRoutes(engine, config).routes(),
@@ -49,10 +53,13 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             *TokenRoutes(engine, config).routes(),
             *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),
+            *MetricsRoutes(engine).routes(),
             *UiRoutes(engine, config).routes(),
-            *page_routes(),
+            *pages,
         ],
-        middleware=_middleware(config),
+        middleware=_middleware(
+            config, open_paths=["/health", *(page.path for page in pages if isinstance(page, Route))]
+        ),
         exception_handlers={ChatserveError: refuse, HTTPException: refuse},
         lifespan=lifespan,
     )
@@ -60,7 +67,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
     return app
 
 
-def _middleware(config: Config) -> list[Middleware]:
+def _middleware(config: Config, open_paths: Sequence[str]) -> list[Middleware]:
     stack = [Middleware(RequestLog)]
     if config.cors_origins:
         stack.append(
@@ -72,4 +79,6 @@ def _middleware(config: Config) -> list[Middleware]:
                 expose_headers=["x-request-id", "retry-after", "x-should-retry"],
             )
         )
+    if keys := api_keys(config):
+        stack.append(Middleware(Authentication, keys=keys, open_paths=open_paths))
     return [*stack, Middleware(CatchAll)]

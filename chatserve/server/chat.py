@@ -72,7 +72,7 @@ class ChatRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config.max_body_bytes), ChatBody)
+        body = parse(await read_body(request, self._config), ChatBody)
         check_stream_options(body)
         chat_id = response_id("chatcmpl")
         tools = tool_use(body, self._engine.chat_template)

@@ -53,7 +53,7 @@ class CompletionRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config.max_body_bytes), CompletionBody)
+        body = parse(await read_body(request, self._config), CompletionBody)
         check_model(self._engine, body.model)
         check_stream_options(body)
         completion_id = response_id("cmpl")

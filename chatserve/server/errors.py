@@ -26,6 +26,10 @@ class BodyTooLargeError(RequestError):
     """The request body exceeds ``Config.max_body_bytes``."""
 
 
+class SlowBodyError(RequestError):
+    """The request body did not arrive within ``Config.body_timeout``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """How one exception is told to a client.
@@ -57,11 +61,16 @@ class Failure:
             sent["Retry-After"] = str(self.retry_after)
         if not self.retry_helps:
             sent["x-should-retry"] = "false"
+        if self.status == HTTPStatus.REQUEST_TIMEOUT:
+            sent["Connection"] = "close"  # what may still come of the body is nobody's
         return Response(self.body(), self.status, sent, media_type="application/json")
 
 
-def failure_of(error: Exception, *, engine_status: str = "ready") -> Failure:
-    """Map an exception to what the client is told; a dead engine makes every retry pointless."""
+def failure_of(error: Exception, *, engine_status: str = "draining") -> Failure:
+    """Map an exception to what the client is told; a dead engine makes every retry pointless.
+
+    `engine_status` is told with what the engine cannot take; an answer that it cannot go on with ends by draining.
+    """
     match error:
         case RequestError():
             return _refusal(error)
@@ -89,6 +98,8 @@ def _refusal(error: RequestError) -> Failure:
         status = 404
     elif isinstance(error, BodyTooLargeError):
         status = 413
+    elif isinstance(error, SlowBodyError):
+        status = 408
     return Failure(status, "invalid_request_error", error.message, error.param, error.code, retry_helps=False)
 
 

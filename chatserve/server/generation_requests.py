@@ -13,6 +13,7 @@ from chatserve.server.bodies import ChatBody, CompletionBody, GenerationBody
 from chatserve.text import Grammar
 
 _COMPLETION_MAX_TOKENS = 16
+_MAX_BEAMS = 64
 
 
 def check_model(engine: AsyncEngine, model: str | None) -> None:
@@ -93,6 +94,11 @@ def decoder_choice(body: GenerationBody) -> tuple[str | None, dict[str, Any]]:
     num_choices = body.n or 1
     if body.use_beam_search or (body.num_beams or 1) > 1:
         width = body.num_beams or body.best_of or (num_choices if num_choices > 1 else None)
+        if width and width > _MAX_BEAMS:
+            field = "num_beams" if body.num_beams else "best_of" if body.best_of else "n"
+            raise RequestError(
+                f"{field} is {width}; beam search takes at most {_MAX_BEAMS}.", param=field, code="invalid_value"
+            )
         return "beam", ({"width": width} if width else {}) | params
     if body.best_of is not None and body.best_of != num_choices:
         if body.best_of < num_choices:

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatserve.server.errors import failure_of
+from chatserve.server.json_log import FIELDS
 
 _access = logging.getLogger("chatserve.access")
 _log = logging.getLogger("chatserve.server")
@@ -52,7 +53,21 @@ class RequestLog:
             await self._app(scope, receive, send_with_id)
         finally:
             milliseconds = (time.perf_counter() - started) * 1000
-            _access.info("%s %s %s %d %.1fms", request_id, scope["method"], _path(scope), status, milliseconds)
+            line = (request_id, scope["method"], _path(scope), status, milliseconds)
+            _access.info("%s %s %s %d %.1fms", *line, extra={FIELDS: _fields(scope, *line)})
+
+
+def _fields(scope: Scope, request_id: str, method: str, path: str, status: int, milliseconds: float) -> dict[str, Any]:
+    """The access line for a log that machines read."""
+    client = scope.get("client")
+    return {
+        "request_id": request_id,
+        "client": client[0] if client else None,
+        "method": method,
+        "path": path,
+        "status": status,
+        "milliseconds": round(milliseconds, 1),
+    }
 
 
 def _path(scope: Scope) -> str:

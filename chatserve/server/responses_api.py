@@ -39,7 +39,7 @@ class ResponsesRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config.max_body_bytes), ResponsesBody)
+        body = parse(await read_body(request, self._config), ResponsesBody)
         new_id = response_id("resp")
         try:
             chat = chat_body(body)

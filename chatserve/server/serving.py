@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.garbage import relax_garbage_collection
 from chatserve.errors import ConfigError
 from chatserve.server.app import create_app
+from chatserve.server.authentication import api_keys
+from chatserve.server.errors import Failure
 
 # After the grace period: time for last error events to leave before connections are cut.
 _FLUSH_SECONDS = 0.25
@@ -37,14 +41,28 @@ def serve(
         on_ready: called with the base URL, such as ``http://127.0.0.1:8000``, once connections are accepted.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be listened on, or a file of keys or certificates cannot be used.
     """
+    _check_before_loading(config)
     with _bind(config) as listener:
         engine = make_engine()
         relax_garbage_collection()
         server = DrainingServer(engine, config, on_ready)
         with _quiet_signals(), asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(server.serve(sockets=[listener]))
+
+
+def _check_before_loading(config: Config) -> None:
+    """Find out before a model is loaded, which may take minutes."""
+    api_keys(config)
+    if config.ssl_certfile is None:
+        if config.ssl_keyfile is not None:
+            raise ConfigError("ssl_keyfile: needs --ssl-certfile too")
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"ssl_certfile: {config.ssl_certfile} cannot be used: {error}") from error
 
 
 def _bind(config: Config) -> socket.socket:
@@ -73,6 +91,16 @@ def _quiet_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class JsonRefusals(HttpToolsProtocol):
+    """Uvicorn's protocol, answering malformed HTTP in the shape of all our errors."""
+
+    def send_400_response(self, msg: str) -> None:
+        body = Failure(400, "invalid_request_error", msg, code="malformed_http").body()
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+
 class DrainingServer(uvicorn.Server):
     """A uvicorn server that drains the engine while it shuts down and then cuts what is left."""
 
@@ -87,6 +115,10 @@ class DrainingServer(uvicorn.Server):
                 ws="none",
                 lifespan="on",
                 server_header=False,
+                http=JsonRefusals,
+                root_path=config.root_path,
+                ssl_certfile=config.ssl_certfile,
+                ssl_keyfile=config.ssl_keyfile,
             )
         )
         self.config.load()
@@ -95,7 +127,8 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self._on_ready is not None and sockets:
             host, port = sockets[0].getsockname()[:2]
-            self._on_ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+            scheme = "https" if self.config.is_ssl else "http"
+            self._on_ready(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # The lifespan's end drains the engine; by itself uvicorn comes to it only after the last connection has closed.

@@ -31,7 +31,7 @@ class TokenRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a prompt or of messages under the chat template."""
-        body = parse(await read_body(request, self._config.max_body_bytes), TokenizeBody)
+        body = parse(await read_body(request, self._config), TokenizeBody)
         check_model(self._engine, body.model)
         token_ids = await self._token_ids(body)
         limit = self._engine.info.max_model_len
@@ -49,7 +49,7 @@ class TokenRoutes:
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        body = parse(await read_body(request, self._config.max_body_bytes), DetokenizeBody)
+        body = parse(await read_body(request, self._config), DetokenizeBody)
         check_model(self._engine, body.model)
         check_ids_in_vocabulary(self._engine, body.tokens, "tokens")
         text = await off_loop_when_long(len(body.tokens), lambda: self._engine.vocabulary.decode(body.tokens))

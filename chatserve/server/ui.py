@@ -59,7 +59,7 @@ class UiRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config.max_body_bytes), ChatBody)
+        body = parse(await read_body(request, self._config), ChatBody)
         answers = await accept_chat(self._engine, body, response_id("ui"))
         kept = _Kept(UiAnswer(self._engine, answers))
         self._kept[kept.answer.request_id] = kept

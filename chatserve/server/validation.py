@@ -5,6 +5,7 @@ Everything about a field's range or support stands in one of two tables, `LIMITS
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
+from chatserve.config import Config
 from chatserve.errors import RequestError
-from chatserve.server.errors import BodyTooLargeError
+from chatserve.server.errors import BodyTooLargeError, SlowBodyError
 
 _log = logging.getLogger("chatserve.server")
 
@@ -43,6 +45,9 @@ class Limit:
 
 
 _BIG = 2**31 - 1
+_MAX_NESTING = 128
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 LIMITS: dict[str, Limit] = {
     "temperature": Limit(0, 100),
@@ -89,19 +94,27 @@ UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
 }
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole request body. Raises BodyTooLargeError as soon as it is known to be too long."""
+async def read_body(request: Request, config: Config) -> bytes:
+    """The whole request body.
+
+    Raises BodyTooLargeError as soon as it is known to be too long, SlowBodyError when it does not arrive in time.
+    """
+    max_bytes = config.max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise _too_large(max_bytes)
+        async with asyncio.timeout(config.body_timeout):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise _too_large(max_bytes)
     except ClientDisconnect as gone:
         raise RequestError("The connection closed before the whole body had arrived.") from gone
+    except TimeoutError:
+        message = f"The request body did not arrive within {config.body_timeout:g} seconds."
+        raise SlowBodyError(message, code="body_timeout") from None
     return bytes(body)
 
 
@@ -113,17 +126,27 @@ def parse(raw: bytes, body_type: type[BodyType]) -> BodyType:
     """Decode a JSON body and check it against the tables. Raises RequestError."""
     if not raw.strip():
         raise RequestError("The request body is empty; a JSON object is expected.")
+    _check_nesting(raw)
     try:
         body = msgspec.json.decode(raw, type=body_type)
     except msgspec.ValidationError as error:
         raise _type_refusal(str(error)) from None
     except msgspec.DecodeError as error:
         raise RequestError(f"The request body is not valid JSON: {error}.") from None
-    except RecursionError:
-        raise RequestError("The request body is nested too deeply.") from None
     _log_unknown_fields(raw, body_type)
     check_tables(body)
     return body
+
+
+def _check_nesting(raw: bytes) -> None:
+    """Refuse what would exceed Python's own limit of recursion in one of the places that read it."""
+    if raw.count(b"{") + raw.count(b"[") <= _MAX_NESTING:
+        return
+    depth = 0
+    for bracket in _STRING.sub(b"", raw).translate(None, _NO_BRACKETS):
+        depth += 1 if bracket in b"{[" else -1
+        if depth > _MAX_NESTING:
+            raise RequestError(f"The request body is nested deeper than {_MAX_NESTING} levels.", code="invalid_value")
 
 
 def _log_unknown_fields(raw: bytes, body_type: type[msgspec.Struct]) -> None:
