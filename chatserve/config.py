@@ -88,7 +88,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = ()
     api_key_file: Annotated[str | None, Meta(description="File with further API keys, one a line.")] = None
-    root_path: Annotated[str, Meta(description="Path under which a proxy serves this server, such as /llm.")] = ""
+    root_path: Annotated[
+        str | None, Meta(description="Path under which a proxy serves this server, such as /llm; default: none.")
+    ] = None
     ssl_certfile: Annotated[str | None, Meta(description="Certificate (PEM) for TLS; default: plain HTTP.")] = None
     ssl_keyfile: Annotated[str | None, Meta(description="Private key (PEM), when the certificate file lacks it.")] = (
         None

@@ -19,6 +19,8 @@ from chatserve.errors import ChatserveError
 from chatserve.server.authentication import Authentication, api_keys
 from chatserve.server.chat import ChatRoutes
 from chatserve.server.completions import CompletionRoutes
+from chatserve.server.documentation import PATHS as DOCUMENTATION
+from chatserve.server.documentation import DocumentationRoutes
 from chatserve.server.errors import failure_of
 from chatserve.server.information import InformationRoutes
 from chatserve.server.metrics import MetricsRoutes
@@ -44,7 +46,8 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             error.detail = f"{request.method} {request.url.path[:200]} is not a route of this server."
         return failure_of(error, engine_status=engine.status).response(headers)
 
-    pages = page_routes()
+    keys, pages = api_keys(config), page_routes()
+    open_paths = ["/health", *DOCUMENTATION, *(page.path for page in pages if isinstance(page, Route))]
     app = Starlette(
         routes=[
             *ChatRoutes(engine, config).routes(),
@@ -54,12 +57,11 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),
             *MetricsRoutes(engine).routes(),
+            *DocumentationRoutes(needs_key=bool(keys)).routes(),
             *UiRoutes(engine, config).routes(),
             *pages,
         ],
-        middleware=_middleware(
-            config, open_paths=["/health", *(page.path for page in pages if isinstance(page, Route))]
-        ),
+        middleware=_middleware(config, keys, open_paths),
         exception_handlers={ChatserveError: refuse, HTTPException: refuse},
         lifespan=lifespan,
     )
@@ -67,7 +69,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
     return app
 
 
-def _middleware(config: Config, open_paths: Sequence[str]) -> list[Middleware]:
+def _middleware(config: Config, keys: Sequence[str], open_paths: Sequence[str]) -> list[Middleware]:
     stack = [Middleware(RequestLog)]
     if config.cors_origins:
         stack.append(
@@ -79,6 +81,6 @@ def _middleware(config: Config, open_paths: Sequence[str]) -> list[Middleware]:
                 expose_headers=["x-request-id", "retry-after", "x-should-retry"],
             )
         )
-    if keys := api_keys(config):
+    if keys:
         stack.append(Middleware(Authentication, keys=keys, open_paths=open_paths))
     return [*stack, Middleware(CatchAll)]

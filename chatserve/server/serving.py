@@ -116,7 +116,7 @@ class DrainingServer(uvicorn.Server):
                 lifespan="on",
                 server_header=False,
                 http=JsonRefusals,
-                root_path=config.root_path,
+                root_path=config.root_path or "",
                 ssl_certfile=config.ssl_certfile,
                 ssl_keyfile=config.ssl_keyfile,
             )
