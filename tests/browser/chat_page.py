@@ -59,6 +59,7 @@ class ChatPage:
     def send(self, text: str) -> None:
         self.composer.fill(text)
         self.composer.press("Enter")
+        expect(self.composer).to_have_value("")
 
     def ask(self, text: str) -> str:
         """Send and wait for the whole answer."""

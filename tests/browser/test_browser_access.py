@@ -1,0 +1,201 @@
+"""The UI without a mouse, on a phone, in the dark, through an input method, and to a screen reader."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from importlib.resources import files
+
+import pytest
+from playwright.sync_api import expect
+
+from chatserve.testing import VOCAB_SIZE, RandomLogits, Restricted
+from tests.browser.chat_page import ChatPage
+from tests.server.harness import Served, eventually
+
+Start = Callable[..., Served]
+Open = Callable[..., ChatPage]
+
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+
+
+def serious_issues(chat: ChatPage) -> list[str]:
+    """What axe finds serious or critical, by rule with the first element it names."""
+    chat.page.evaluate(AXE + ";undefined")
+    found = chat.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{issue['id']}: {issue['help']}: {issue['nodes'][0]['html'][:200]}"
+        for issue in found
+        if issue["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing_serious(start_server: Start, open_chat: Open, scheme: str, width: int) -> None:
+    letters = Restricted(RandomLogits(VOCAB_SIZE, 1, scale=10.0), lambda context: [*b"abcdefgh  "])
+    chat = open_chat(start_server(letters), width=width, color_scheme=scheme)
+    issues = {"empty": serious_issues(chat)}
+    chat.by("toggle-settings").click()
+    chat.by("preset").select_option(label="Beam search")
+    chat.by("sampling-max_tokens").fill("12")
+    issues["settings"] = serious_issues(chat)
+    chat.by("close-panel").click()
+    chat.ask("Go")
+    issues["search"] = serious_issues(chat)
+    chat.last.get_by_test_id("mode-tokens").click()
+    chat.by("token").nth(2).click()
+    expect(chat.by("token-popover")).to_be_visible()
+    issues["tokens"] = serious_issues(chat)
+    chat.page.keyboard.press("Escape")
+    chat.last.get_by_test_id("mode-text").click()
+    chat.by("toggle-engine").click()
+    expect(chat.by("no-requests")).to_be_visible()
+    issues["engine"] = serious_issues(chat)
+    chat.by("close-panel").click()
+    chat.by("open-help").click()
+    issues["help"] = serious_issues(chat)
+    assert not any(issues.values()), json.dumps(issues, indent=1)
+
+
+def test_everything_by_keyboard(start_server: Start, open_chat: Open) -> None:
+    served = start_server("word " * 100, delay=0.02)
+    chat = open_chat(served)
+    keyboard = chat.page.keyboard
+    expect(chat.composer).to_be_focused()
+    chat.composer.blur()
+    keyboard.press("/")
+    expect(chat.composer).to_be_focused()
+    keyboard.type("first line")
+    keyboard.press("Shift+Enter")
+    keyboard.type("second line")
+    expect(chat.composer).to_have_value("first line\nsecond line")
+    keyboard.press("Enter")
+    chat.wait_for_text()
+    keyboard.press("Escape")
+    chat.wait_until_done()
+    assert eventually(served.is_idle)
+    keyboard.press("Alt+r")
+    expect(chat.last.get_by_test_id("version")).to_have_text(re.compile(r"2\D+2"))
+    keyboard.press("Escape")
+    chat.wait_until_done()
+    keyboard.press("Alt+,")
+    expect(chat.last.get_by_test_id("version")).to_have_text(re.compile(r"1\D+2"))
+    keyboard.press("Alt+e")
+    expect(chat.by("editor-field")).to_be_focused()
+    keyboard.press("Escape")
+    expect(chat.composer).to_be_focused()
+    keyboard.press("Alt+s")
+    expect(chat.by("settings-panel")).to_be_visible()
+    keyboard.press("Tab")
+    keyboard.press("Tab")
+    expect(chat.by("preset")).to_be_focused()
+    keyboard.press("Escape")
+    expect(chat.by("settings-panel")).to_have_count(0)
+    keyboard.press("Alt+b")
+    expect(chat.by("engine-panel")).to_be_visible()
+    keyboard.press("Alt+b")
+    keyboard.press("Control+k")
+    expect(chat.by("search")).to_be_focused()
+    keyboard.press("Alt+n")
+    expect(chat.by("message-user")).to_have_count(0)
+    chat.composer.blur()
+    keyboard.press("?")
+    expect(chat.by("help-dialog")).to_contain_text("Alt")
+    keyboard.press("Escape")
+    expect(chat.by("help-dialog")).to_have_count(0)
+
+
+def test_every_control_can_be_reached_and_shows_its_focus(start_server: Start, open_chat: Open) -> None:
+    chat = open_chat(start_server("Hello!"))
+    chat.ask("Hi")
+    wanted = {"toggle-list", "toggle-settings", "toggle-engine", "open-help", "composer", "edit", "regenerate"}
+    reached: set[str] = set()
+    for _ in range(60):
+        chat.page.keyboard.press("Tab")
+        reached.add(chat.page.evaluate("document.activeElement.dataset.testid ?? ''"))
+        outline = chat.page.evaluate(
+            "(e => [e.matches(':focus-visible'), getComputedStyle(e).outlineStyle, getComputedStyle(e).boxShadow,"
+            " getComputedStyle(e.parentElement).outlineStyle, getComputedStyle(e.parentElement).boxShadow,"
+            " getComputedStyle(e.parentElement).borderColor])"
+            "(document.activeElement)"
+        )
+        assert outline[0] is False or any(style not in ("none", "") for style in outline[1:]), reached
+    assert wanted <= reached
+
+
+def test_an_input_methods_enter_does_not_send(start_server: Start, open_chat: Open) -> None:
+    chat = open_chat(start_server("Hello!"))
+    chat.composer.focus()
+    client = chat.page.context.new_cdp_session(chat.page)
+    client.send("Input.imeSetComposition", {"text": "にほん", "selectionStart": 3, "selectionEnd": 3})
+    enter = {"type": "rawKeyDown", "key": "Enter", "code": "Enter"}
+    # What browsers send while an input method is open: code 229, and the composing flag.
+    client.send("Input.dispatchKeyEvent", {**enter, "windowsVirtualKeyCode": 229})
+    expect(chat.questions).to_have_count(0)
+    client.send("Input.insertText", {"text": "日本"})
+    expect(chat.composer).to_have_value("日本")
+    expect(chat.questions).to_have_count(0)
+    client.send("Input.dispatchKeyEvent", {**enter, "windowsVirtualKeyCode": 13})
+    expect(chat.questions.first.get_by_test_id("content")).to_have_text("日本")
+    chat.wait_until_done()
+
+
+def test_a_phone(start_server: Start, open_chat: Open) -> None:
+    wide = "A wide line: " + "x" * 300 + "\n\n```\n" + "y" * 200 + "\n```"
+    chat = open_chat(start_server(wide), width=360, height=640)
+    expect(chat.by("conversation-list")).to_have_count(0)
+    chat.ask("Hi")
+    assert chat.page.evaluate("document.documentElement.scrollWidth") <= 360
+    for control in (chat.composer, chat.by("send"), chat.by("toggle-list"), chat.by("toggle-settings")):
+        box = control.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+        assert min(box["width"], box["height"]) >= 24, "too small for a finger"
+    chat.by("toggle-list").click()
+    expect(chat.by("conversation")).to_have_count(1)
+    chat.by("new-chat").click()
+    expect(chat.by("conversation-list")).to_have_count(0)
+    chat.by("toggle-settings").click()
+    panel = chat.by("settings-panel").bounding_box()
+    assert panel is not None
+    assert panel["x"] >= 0
+    assert panel["x"] + panel["width"] <= 360
+    assert chat.page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_colours_follow_the_system(start_server: Start, open_chat: Open) -> None:
+    chat = open_chat(start_server("Hello!"), color_scheme="light")
+
+    def background() -> int:
+        colour = chat.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+    light = background()
+    chat.page.emulate_media(color_scheme="dark")
+    assert background() < 200 < 500 < light
+
+
+def test_a_screen_reader_hears_one_line_and_no_tokens(start_server: Start, open_chat: Open) -> None:
+    chat = open_chat(start_server("one two three four", delay=0.05))
+    regions = chat.page.locator("[aria-live]:not([aria-live=off]), [role=status], [role=alert], [role=log]")
+    chat.page.evaluate(
+        """() => {
+            window.heard = [];
+            const region = document.querySelector('[data-testid=announcer]');
+            new MutationObserver(() => window.heard.push(region.textContent)).observe(
+                region, {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    chat.send("Count")
+    chat.wait_for_text()
+    expect(chat.last).to_have_attribute("aria-busy", "true")
+    for region in regions.all():
+        assert "two" not in region.inner_text()
+    chat.wait_until_done()
+    expect(chat.last).to_have_attribute("aria-busy", "false")
+    expect(chat.by("announcer")).to_have_text("The answer is finished: 19 tokens.")
+    heard = chat.page.evaluate("window.heard")
+    assert len(heard) <= 5, json.dumps(heard)
+    assert not any("two" in line for line in heard)
