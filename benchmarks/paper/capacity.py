@@ -12,8 +12,8 @@ LIMIT = 1.0  # seconds a token
 _OVERLOAD = 1000.0  # requests a second: all arrive at once
 _ABOVE_THROUGHPUT = 1.1  # an hour's queue may grow a little before it costs 1 s a token
 _BRACKET = 1.12
-_NUM_HALVINGS = 2
-_SHARES_BELOW = (0.4, 0.75)
+_NUM_HALVINGS = 1
+_SHARE_BELOW = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Case:
 def find_capacity(case: Case, seed: int, guess: float | None = None) -> tuple[float, list[tuple[float, float]]]:
     """The rate that the case sustains, and (rate, latency) points, by rate.
 
-    Without a guess the search begins at the throughput under overload, and points far below it are measured too.
+    Without a guess the search begins at the throughput under overload, and a point far below it is measured too.
     """
     points: list[tuple[float, float]] = []
 
@@ -42,13 +42,12 @@ def find_capacity(case: Case, seed: int, guess: float | None = None) -> tuple[fl
 
     if guess is None:
         guess = _ABOVE_THROUGHPUT * case.at(_OVERLOAD, seed).measure()["throughput"]
-        for share in _SHARES_BELOW:
-            latency(share * guess)
+        latency(_SHARE_BELOW * guess)
     return bisect(latency, guess), sorted(points)
 
 
 def bisect(latency: Callable[[float], float], guess: float) -> float:
-    """The rate at which `latency` passes LIMIT, searched for on both sides of the guess, to within 3 per cent."""
+    """The rate at which `latency` passes LIMIT, searched for on both sides of the guess, to within 4 per cent."""
     low, high = guess / _BRACKET, guess * _BRACKET
     at_low, at_high = latency(low), latency(high)
     while at_low > LIMIT:

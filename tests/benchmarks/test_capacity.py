@@ -17,7 +17,7 @@ from benchmarks.paper.traces import Job
 
 @pytest.mark.parametrize("guess", [0.5, 3.0, 15.0])
 def test_bisection_finds_the_rate_from_any_guess(guess: float) -> None:
-    assert bisect(lambda rate: 0.05 if rate < 3.7 else 4.0, guess) == pytest.approx(3.7, rel=0.03)
+    assert bisect(lambda rate: 0.05 + max(0.0, rate - 3.6) * 9.5, guess) == pytest.approx(3.7, rel=0.04)
 
 
 def _queue(rate: float, service_rate: float, count: int) -> Outcome:
