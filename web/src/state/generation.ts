@@ -8,7 +8,7 @@ import { DetailLog, LiveAnswer } from "./live_answer";
 import { ended, moved, NO_PROGRESS, opened, type Progress, RateMeter } from "./progress";
 import type { DetailPiece } from "./storage";
 
-const SAVE_INTERVAL_MS = 400;
+const SAVE_INTERVAL_MS = 1000;
 /** Drawing takes longer the longer the part is that may still change: its length over this, in ms, lies between frames. */
 const TAIL_PER_MS = 200;
 const FRAME_MS = 16;

@@ -1,13 +1,13 @@
 /** `Presets`: named settings, and those that new chats begin with. Kept in `localStorage`. */
 
 import { signal } from "@preact/signals";
-import { BUILT_IN_PRESETS, type ChatSettings, DEFAULT_SETTINGS, type Preset } from "./settings";
+import { BUILT_IN_PRESETS, type ChatSettings, type Preset, settingsFrom } from "./settings";
 
 const PRESETS_ITEM = "chatserve.presets";
 const LAST_ITEM = "chatserve.settings";
 
 export class Presets {
-  readonly own = signal<readonly Preset[]>(read<Preset[]>(PRESETS_ITEM, []).filter(isPreset));
+  readonly own = signal<readonly Preset[]>(read<unknown[]>(PRESETS_ITEM, []).flatMap(presetFrom));
 
   get all(): readonly Preset[] {
     return [...BUILT_IN_PRESETS, ...this.own.value];
@@ -30,15 +30,16 @@ export class Presets {
 
 /** What was set last: new chats begin with it. */
 export function lastSettings(): ChatSettings {
-  return { ...DEFAULT_SETTINGS, ...read<Partial<ChatSettings>>(LAST_ITEM, {}) };
+  return settingsFrom(read<unknown>(LAST_ITEM, {}));
 }
 
 export function rememberSettings(settings: ChatSettings): void {
   write(LAST_ITEM, settings);
 }
 
-function isPreset(preset: unknown): preset is Preset {
-  return typeof (preset as Preset | null)?.name === "string" && typeof (preset as Preset).settings === "object";
+function presetFrom(stored: unknown): Preset[] {
+  const { name, settings } = (stored ?? {}) as Partial<Preset>;
+  return typeof name === "string" ? [{ name, settings: settingsFrom(settings) }] : [];
 }
 
 function read<T>(item: string, otherwise: T): T {

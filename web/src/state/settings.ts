@@ -1,6 +1,7 @@
 /** `ChatSettings`: how the answers of a conversation are made, and the body of a request from them. */
 
 import type { SamplingFields, StreamBody, WireMessage } from "../api/types";
+import { isRecord } from "../lib/record";
 
 export interface ChatSettings {
   system: string;
@@ -45,6 +46,44 @@ export const BUILT_IN_PRESETS: readonly Preset[] = [
 
 function preset(name: string, changed: Partial<ChatSettings>): Preset {
   return { name, settings: { ...DEFAULT_SETTINGS, ...changed }, isBuiltIn: true };
+}
+
+const NUMBERS = [
+  "temperature",
+  "top_p",
+  "top_k",
+  "min_p",
+  "presence_penalty",
+  "frequency_penalty",
+  "repetition_penalty",
+  "max_tokens",
+  "seed",
+] as const satisfies readonly (keyof SamplingFields)[];
+
+/** Settings from a file or an older page: what has a wrong type is left at its default. */
+export function settingsFrom(given: unknown): ChatSettings {
+  if (!isRecord(given)) return DEFAULT_SETTINGS;
+  const settings: ChatSettings = { ...DEFAULT_SETTINGS, sampling: samplingFrom(given.sampling) };
+  for (const name of ["system", "decoder"] as const) if (typeof given[name] === "string") settings[name] = given[name];
+  for (const name of ["hasTokens", "hasTrace"] as const)
+    if (typeof given[name] === "boolean") settings[name] = given[name];
+  for (const name of ["n", "alternatives"] as const)
+    if (Number.isInteger(given[name])) settings[name] = Number(given[name]);
+  if (isRecord(given.decoderParams)) {
+    const params = Object.entries(given.decoderParams).filter((entry): entry is [string, Record<string, unknown>] =>
+      isRecord(entry[1]),
+    );
+    settings.decoderParams = Object.fromEntries(params);
+  }
+  return settings;
+}
+
+function samplingFrom(given: unknown): SamplingFields {
+  const sampling: SamplingFields = {};
+  if (!isRecord(given)) return sampling;
+  for (const name of NUMBERS) if (typeof given[name] === "number") sampling[name] = given[name];
+  if (Array.isArray(given.stop)) sampling.stop = given.stop.filter((text): text is string => typeof text === "string");
+  return sampling;
 }
 
 /** What every request of these settings says, without the messages. */

@@ -1,8 +1,9 @@
 /** Export files: whole trees with their settings, tokens and traces, as JSON; and reading them back, distrusting every field. */
 
 import type { ApiErrorBody, Timings, Usage } from "../api/types";
+import { isRecord } from "../lib/record";
 import { type Conversation, type Message, newId, ROOT, titleFrom } from "./conversation";
-import { type ChatSettings, DEFAULT_SETTINGS } from "./settings";
+import { settingsFrom } from "./settings";
 import type { DetailPiece } from "./storage";
 
 const FORMAT = "chatserve-conversations";
@@ -67,7 +68,7 @@ function readConversation(given: Record<string, unknown>, taken: ReadonlySet<str
     ...(given.isTitled === true ? { isTitled: true } : {}),
     created,
     updated: readNumber(given.updated, created),
-    settings: readSettings(given.settings),
+    settings: settingsFrom(given.settings),
     messages,
     selected: readStrings(given.selected),
     comparing: readStrings(given.comparing),
@@ -121,10 +122,6 @@ function readPiece(given: unknown, conversation: Conversation): DetailPiece | nu
   return isKnown && isWhole ? { conversation: conversation.id, message, kind, index: index as number, items } : null;
 }
 
-function readSettings(given: unknown): ChatSettings {
-  return isRecord(given) ? { ...DEFAULT_SETTINGS, ...(given as Partial<ChatSettings>) } : DEFAULT_SETTINGS;
-}
-
 function readStrings(given: unknown): Record<string, string> {
   const entries = Object.entries(isRecord(given) ? given : {});
   return Object.fromEntries(entries.filter((entry): entry is [string, string] => typeof entry[1] === "string"));
@@ -132,8 +129,4 @@ function readStrings(given: unknown): Record<string, string> {
 
 function readNumber(given: unknown, otherwise: number): number {
   return typeof given === "number" && Number.isFinite(given) ? given : otherwise;
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

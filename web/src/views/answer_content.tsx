@@ -1,10 +1,11 @@
 /** What an answer says: as text, as tokens, or as the search that found it. */
 
-import { useMemo } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 import { type Block, MarkdownStream } from "../lib/markdown_stream";
 import { useApp } from "../state/app";
 import type { Message } from "../state/conversation";
 import type { Generation } from "../state/generation";
+import type { LiveAnswer } from "../state/live_answer";
 import { Lazy } from "./lazy";
 import { MarkdownBlock } from "./markdown";
 
@@ -30,49 +31,43 @@ export function AnswerContent({ message, mode, isLive }: AnswerContentProps) {
       {mode === "search" && (
         <Lazy key="search" load={() => import("./search_view").then((m) => m.SearchView)} props={{ message, isLive }} />
       )}
-      {generation?.answer(message.id) ? (
-        <LiveText generation={generation} id={message.id} />
-      ) : (
-        <StoredText message={message} />
-      )}
+      <AnswerText message={message} generation={generation} />
     </>
   );
 }
 
-function LiveText({ generation, id }: { generation: Generation; id: string }) {
+/** The same element while the answer is written and afterwards: what was drawn stays. */
+function AnswerText({ message, generation }: { message: Message; generation: Generation | null }) {
   // Reading it makes this view follow the frames.
-  generation.frame.value;
-  const answer = generation.answer(id);
-  if (answer === undefined) return null;
-  if (answer.text === "" && !answer.finish) return <Waiting />;
-  const { frozen, open } = answer.markdown;
+  generation?.frame.value;
+  const answer = generation?.answer(message.id);
+  const { done, open } = useBlocks(message, answer);
+  if (answer && answer.text === "" && !answer.finish) return <Waiting />;
+  const isWriting = answer !== undefined && !answer.finish;
+  const blocks = [...done, ...open];
   return (
-    <div class={answer.finish ? "markdown" : "markdown live"} data-testid="content">
-      <Blocks blocks={frozen} />
-      {open.map((block, index) => (
-        <MarkdownBlock key={block.key} block={block} isOpen={index === open.length - 1} />
+    <div class={isWriting ? "markdown live" : "markdown"} data-testid="content">
+      {blocks.map((block, index) => (
+        <MarkdownBlock key={block.key} block={block} isOpen={isWriting && index === blocks.length - 1} />
       ))}
     </div>
   );
 }
 
-function StoredText({ message }: { message: Message }) {
-  const blocks = useMemo(() => MarkdownStream.blocksOf(message.content), [message.content]);
-  return (
-    <div class="markdown" data-testid="content">
-      <Blocks blocks={blocks} />
-    </div>
-  );
+interface Blocks {
+  done: readonly Block[];
+  open: readonly Block[];
 }
 
-function Blocks({ blocks }: { blocks: readonly Block[] }) {
-  return (
-    <>
-      {blocks.map((block) => (
-        <MarkdownBlock key={block.key} block={block} isOpen={false} />
-      ))}
-    </>
-  );
+/** The blocks of a running answer; of a finished one those that it ended with, if this view has seen it, else made anew. */
+function useBlocks(message: Message, answer: LiveAnswer | undefined): Blocks {
+  const last = useRef<LiveAnswer | null>(null);
+  if (answer) last.current = answer;
+  const seen = last.current?.text === message.content ? last.current : null;
+  const isStored = answer === undefined && seen === null;
+  const stored = useMemo(() => (isStored ? MarkdownStream.blocksOf(message.content) : []), [isStored, message.content]);
+  const live = answer ?? seen;
+  return live ? { done: live.markdown.frozen, open: live.markdown.open } : { done: stored, open: [] };
 }
 
 function Waiting() {

@@ -7,6 +7,7 @@ import { type ShownToken, TokenText, textOf } from "../lib/token_text";
 import { useApp } from "../state/app";
 import type { Message } from "../state/conversation";
 import { useDetails } from "./details";
+import { useGradually } from "./gradually";
 import { TokenPopover } from "./token_popover";
 import { TokenRun } from "./token_run";
 
@@ -43,6 +44,7 @@ function Tokens({ message, tokens, isLive }: TokensProps) {
   const [pinned, setPinned] = useState<number | null>(null);
   const box = useRef<HTMLDivElement>(null);
   const { given, text } = useTokenText(message, tokens, isLive);
+  const numRuns = useGradually(Math.ceil(tokens.length / RUN), 5, 3);
   const shownIndex = pinned ?? pointed;
   const shown = shownIndex === null ? undefined : text.shown[shownIndex];
   const canBranch = store.generation.value === null;
@@ -96,7 +98,7 @@ function Tokens({ message, tokens, isLive }: TokensProps) {
     >
       <div class="tokens">
         {given && <span class="token given">{given}</span>}
-        {runsOf(text.shown).map((run, index) => (
+        {runsOf(text.shown, numRuns).map((run, index) => (
           <TokenRun
             key={index * RUN}
             tokens={run}
@@ -151,10 +153,8 @@ function useTokenText(message: Message, tokens: readonly Token[], isLive: boolea
 }
 
 /** Runs of tokens that are drawn independently; all but the last are full and never change. */
-function runsOf(shown: readonly ShownToken[]): ShownToken[][] {
-  const runs: ShownToken[][] = [];
-  for (let from = 0; from < shown.length; from += RUN) runs.push(shown.slice(from, from + RUN));
-  return runs;
+function runsOf(shown: readonly ShownToken[], count: number): ShownToken[][] {
+  return Array.from({ length: count }, (_, index) => shown.slice(index * RUN, (index + 1) * RUN));
 }
 
 function indexOf(event: Event): number | null {

@@ -1,19 +1,19 @@
 /** The shown messages. A long conversation is drawn from its end, the rest a few at a time when the page is idle. */
 
-import { useEffect, useState } from "preact/hooks";
 import { useApp } from "../state/app";
 import { childrenOf, compared } from "../state/conversation";
 import { Candidates } from "./candidates";
+import { useGradually } from "./gradually";
 import { MessageView } from "./message";
 
 const FIRST = 16;
-const MORE = 8;
+const MORE = 4;
 
 export function Transcript() {
   const { store } = useApp();
   const conversation = store.current.value;
   const path = store.path.value;
-  const numHidden = useGradually(path.length);
+  const numHidden = path.length - useGradually(path.length, FIRST, MORE);
   const generation = store.generation.value;
   return (
     <>
@@ -40,17 +40,4 @@ export function Transcript() {
       })}
     </>
   );
-}
-
-/** How many messages at the beginning are not drawn yet. */
-function useGradually(length: number): number {
-  const [numHidden, setHidden] = useState(() => Math.max(0, length - FIRST));
-  useEffect(() => {
-    if (numHidden === 0) return;
-    const later = window.requestIdleCallback ?? ((work: () => void) => window.setTimeout(work, 50));
-    const cancel = window.cancelIdleCallback ?? window.clearTimeout;
-    const handle = later(() => setHidden((hidden) => Math.max(0, hidden - MORE)));
-    return () => cancel(handle);
-  }, [numHidden]);
-  return Math.min(numHidden, length);
 }
