@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chatserve.decoding.errors import DecoderError
@@ -84,7 +85,7 @@ class SequenceGroup:
         for sequence in list(self.live):
             sequence._release()
 
-    def give_up_kv(self) -> None:
-        """Release all KV and keep all tokens: recomputation will bring it back (section 4.5)."""
-        for sequence in self.live:
+    def give_up_kv(self, sequences: Iterable[Sequence] | None = None) -> None:
+        """Release the KV of all, or of these, and keep all tokens: recomputation will bring it back (section 4.5)."""
+        for sequence in self.live if sequences is None else sequences:
             sequence._give_up_kv()

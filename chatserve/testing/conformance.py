@@ -393,6 +393,7 @@ def _disturb(engine: TrialEngine, generator: random.Random) -> None:
     """Preempt a running request, or let one sequence give up its KV, as the scheduler does when blocks run out."""
     if engine.scheduler.running and generator.random() < 0.4:
         engine.scheduler.preempt(generator.choice(engine.scheduler.running))
-    live = [sequence for request in engine.scheduler.running for sequence in request.group.live]
+    live = [(request.group, sequence) for request in engine.scheduler.running for sequence in request.group.live]
     if live and generator.random() < 0.4:
-        generator.choice(live)._give_up_kv()
+        group, sequence = generator.choice(live)
+        group.give_up_kv([sequence])

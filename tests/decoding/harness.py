@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from chatserve.decoding import Context, Decoder, Registry, Sampling, Sequence, decoder
 from chatserve.engine import Completion, Engine, EngineLimits, GenerationRequest
 from chatserve.engine.llm import run_all
@@ -70,3 +72,15 @@ def answer(
     """Tokens of the only choice of a request that this decoder serves alone."""
     [completion] = run(make_engine(body, logits=logits), request(body.__name__, prompt, **fields))
     return completion.outputs[0].token_ids
+
+
+def row_of(tokens: list[int], **options: Any) -> Any:
+    """The model's own logits behind these tokens."""
+    return model(**options)(np.array(tokens, np.int32))
+
+
+async def speak(ctx: Context, seq: Sequence, params: Any) -> None:
+    """Plain sampling."""
+    while not seq.ended:
+        seq.append(await ctx.sample([seq]))
+        ctx.publish(seq)
