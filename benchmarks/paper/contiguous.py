@@ -28,11 +28,6 @@ class _Running:
     first_token_at: float = 0.0
 
     @property
-    def num_rows(self) -> int:
-        """Sequences that a decode step runs."""
-        return self.job.width
-
-    @property
     def num_left(self) -> int:
         return self.job.output_len - self.num_done
 
@@ -210,9 +205,9 @@ class ContiguousServer:
         for running in self._running:
             final = running.job.prompt_len + running.job.output_len
             filled = min(running.context + ahead, final)
-            memory.tokens += running.num_rows * filled
-            memory.reserved += running.num_rows * (final - filled)
-            memory.internal += running.num_rows * (running.reserved - final)
+            memory.tokens += running.job.width * filled
+            memory.reserved += running.job.width * (final - filled)
+            memory.internal += running.job.width * (running.reserved - final)
         memory.external = self.allocator.num_slots - memory.tokens - memory.reserved - memory.internal
         return memory
 

@@ -26,21 +26,19 @@ class Served:
 
 @dataclass(slots=True)
 class Memory:
-    """Slots by use at one moment; they add up to the memory.
+    """Slots by use, while a request waits; they add up to the memory.
 
     Attributes:
         tokens: hold KV.
         reserved: allocated; their request will fill them later.
         internal: allocated, and never filled.
         external: free, and yet the next request does not fit; what rounds a region up counts here too.
-        unused: free, and nobody waits.
     """
 
     tokens: float = 0.0
     reserved: float = 0.0
     internal: float = 0.0
     external: float = 0.0
-    unused: float = 0.0
 
     def add(self, other: Memory, weight: float) -> None:
         """Add `weight` times the other."""
@@ -48,7 +46,6 @@ class Memory:
         self.reserved += weight * other.reserved
         self.internal += weight * other.internal
         self.external += weight * other.external
-        self.unused += weight * other.unused
 
     def shares(self) -> dict[str, float]:
         """Each use as a share of all; zeros when nothing was added."""

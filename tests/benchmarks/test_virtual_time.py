@@ -76,7 +76,6 @@ def test_uses_of_contiguous_memory_add_up_to_it(by_batch: bool) -> None:
     memory = outcome.memory
     uses = (memory.tokens, memory.reserved, memory.internal, memory.external)
     assert min(uses) >= 0
-    assert memory.unused == 0
     assert sum(memory.shares().values()) == pytest.approx(1.0)
     assert server.allocator.num_free == OPT_13B.num_slots
     server.allocator.check_integrity()
