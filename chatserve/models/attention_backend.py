@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from chatserve.models.batch import Batch
 
@@ -45,3 +46,17 @@ class AttentionBackend(Protocol):
         `query` is [T, query heads, head_dim], `key` and `value` [T, KV heads, head_dim], rotated, any strides.
         Returns [T, query heads, head_dim] of the query's dtype.
         """
+
+
+@runtime_checkable
+class GraphedBackend(AttentionBackend, Protocol):
+    """A backend that can record steps of decodes and run them again without Python between the kernels."""
+
+    def capture(
+        self, forward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], max_model_len: int
+    ) -> None:
+        """Record `forward`, which takes token ids, positions and wanted rows, each int64[B], and answers logits
+        [1, B, vocabulary]; after `allocate`. A model that cannot be recorded is run step by step."""
+
+    def run_decodes(self, batch: Batch) -> torch.Tensor | None:
+        """Run all of `batch`: logits [R, vocabulary], valid until the next call; None when nothing recorded fits."""

@@ -7,6 +7,7 @@ and no cache.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,11 +16,13 @@ import torch
 from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 
 from chatserve.errors import ModelLoadError
-from chatserve.models.attention_backend import AttentionBackend, AttentionRule
+from chatserve.models.attention_backend import AttentionBackend, AttentionRule, GraphedBackend
 from chatserve.models.attention_shape import AttentionShape
 from chatserve.models.batch import Batch, Float32Array
 from chatserve.models.runner import ModelInfo
 from chatserve.models.torch_pages import TorchPages
+
+logger = logging.getLogger(__name__)
 
 _ATTENTION_NAME = "chatserve"
 _CHANGING_ROTARY = ("dynamic", "longrope")
@@ -58,14 +61,22 @@ class TransformersRunner:
 
     def allocate(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
         self._backend.allocate(num_blocks, block_size, num_host_blocks)
+        if isinstance(self._backend, GraphedBackend):
+            with torch.inference_mode():
+                self._backend.capture(self._run_decodes, self._info.max_model_len)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Float32Array:
-        self._backend.begin(batch)
-        if not batch.num_tokens:
-            return np.empty((0, self._info.vocab_size), np.float32)
-        logits = _run_model(self._model, batch, _PagedStep(self._backend))
-        return cast(Float32Array, logits[0].float().cpu().numpy())
+        logits = self._backend.run_decodes(batch) if isinstance(self._backend, GraphedBackend) else None
+        if logits is None:
+            self._backend.begin(batch)
+            if not batch.num_tokens:
+                return np.empty((0, self._info.vocab_size), np.float32)
+            logits = _run_model(self._model, batch, _PagedStep(self._backend))[0]
+        return cast(Float32Array, logits.float().cpu().numpy())
+
+    def _run_decodes(self, token_ids: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return _call(self._model, token_ids, positions, wanted, _PagedStep(self._backend))
 
     def close(self) -> None:
         """Nothing to stop; memory goes with the runner."""
@@ -77,6 +88,13 @@ def _run_model(model: PreTrainedModel, batch: Batch, paged: _PagedStep | _Probe)
         torch.from_numpy(numbers.astype(np.int64)).to(model.device)
         for numbers in (batch.token_ids, batch.positions, batch.wanted)
     )
+    return _call(model, token_ids, positions, wanted, paged)
+
+
+def _call(
+    model: PreTrainedModel, token_ids: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor,
+    paged: _PagedStep | _Probe,
+) -> torch.Tensor:  # fmt: skip
     output = model(
         input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=wanted, paged=paged
     )
@@ -102,9 +120,11 @@ class _Probe:
 
     shapes: list[tuple[int, int, int]] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
+    has_softcap: bool = False
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: AttentionRule) -> torch.Tensor:
         self.shapes.append((query.shape[1], key.shape[1], key.shape[2]))
+        self.has_softcap |= rule.softcap > 0
         if value.shape != key.shape:
             self.obstacles.append("its keys and values have different sizes")
         return torch.zeros_like(query)
@@ -173,7 +193,7 @@ def probe(model: PreTrainedModel, name: str) -> AttentionShape:
     recorder.obstacles.extend(_rotary_obstacles(model.config.get_text_config()))
     if recorder.obstacles:
         raise ModelLoadError(f"{name}: {type(model).__name__} cannot be served: {recorder.obstacles[0]}")
-    return AttentionShape(num_layers, *recorder.shapes[0])
+    return AttentionShape(num_layers, *recorder.shapes[0], recorder.has_softcap)
 
 
 def _rotary_obstacles(config: PretrainedConfig) -> list[str]:
@@ -187,8 +207,25 @@ def _rotary_obstacles(config: PretrainedConfig) -> list[str]:
 
 
 def _choose_backend(shape: AttentionShape, model: PreTrainedModel) -> AttentionBackend:
+    if model.device.type == "cuda":
+        return _cuda_backend(shape, model)
     if model.device.type != "cpu":
         return TorchPages(shape, model.device, model.dtype)
     from chatserve.models.pages import CpuPages  # numba is not needed elsewhere
 
     return CpuPages(shape)
+
+
+def _cuda_backend(shape: AttentionShape, model: PreTrainedModel) -> AttentionBackend:
+    """Our kernels, or plain torch for heads that they do not serve."""
+    from chatserve.models.cuda_launcher import CudaLauncher
+
+    launcher = CudaLauncher(model.device)  # the packages, the driver and the device are there
+    from chatserve.models.cuda_kernel_set import is_supported
+    from chatserve.models.cuda_pages import CudaPages
+
+    if not is_supported(shape, str(model.dtype).removeprefix("torch.")):
+        logger.warning("no CUDA kernels for heads of %d: attention runs on plain torch, slowly", shape.head_dim)
+        return TorchPages(shape, model.device, model.dtype)
+    num_processors = torch.cuda.get_device_properties(model.device).multi_processor_count
+    return CudaPages(shape, model.device, model.dtype, launcher, num_processors)

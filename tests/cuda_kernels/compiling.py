@@ -1,9 +1,8 @@
-"""Kernels compiled once for all tests of a session."""
+"""Kernels compiled once for all tests, by way of the product's cache of compiled kernels."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from chatserve.models.cuda_kernel_set import cached_kernel
 from cuda_kernels.blocks import compile_copy, compile_gather, compile_scatter
 from cuda_kernels.combine import compile_combine
 from cuda_kernels.compiled import CompiledKernel
@@ -13,26 +12,25 @@ from cuda_kernels.extend import compile_extend
 from cuda_kernels.write import compile_write
 
 
-@lru_cache
 def decode_kernel(kind: str, head_dim: int, num_heads: int, has_softcap: bool) -> CompiledKernel:
-    return compile_decode(DecodeVariant(ELEMENT_TYPES[kind], head_dim, num_heads, has_softcap))
+    variant = DecodeVariant(ELEMENT_TYPES[kind], head_dim, num_heads, has_softcap)
+    return cached_kernel(f"decode {kind} {head_dim} {num_heads} {has_softcap}", lambda: compile_decode(variant))
 
 
-@lru_cache
 def combine_kernel(kind: str, head_dim: int) -> CompiledKernel:
-    return compile_combine(ELEMENT_TYPES[kind], head_dim)
+    return cached_kernel(f"combine {kind} {head_dim}", lambda: compile_combine(ELEMENT_TYPES[kind], head_dim))
 
 
-@lru_cache
 def extend_kernel(kind: str, head_dim: int, has_softcap: bool) -> CompiledKernel:
-    return compile_extend(ELEMENT_TYPES[kind], head_dim, has_softcap=has_softcap)
+    element = ELEMENT_TYPES[kind]
+    name = f"extend {kind} {head_dim} {has_softcap}"
+    return cached_kernel(name, lambda: compile_extend(element, head_dim, has_softcap=has_softcap))
 
 
-@lru_cache
 def write_kernel(source: str, kind: str, head_dim: int) -> CompiledKernel:
-    return compile_write(ELEMENT_TYPES[source], ELEMENT_TYPES[kind], head_dim)
+    elements = ELEMENT_TYPES[source], ELEMENT_TYPES[kind]
+    return cached_kernel(f"write {source} {kind} {head_dim}", lambda: compile_write(*elements, head_dim))
 
 
-@lru_cache
 def block_kernel(move: str) -> CompiledKernel:
-    return {"copy": compile_copy, "gather": compile_gather, "scatter": compile_scatter}[move]()
+    return cached_kernel(move, {"copy": compile_copy, "gather": compile_gather, "scatter": compile_scatter}[move])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -15,19 +17,43 @@ from tests.ptx.program import Program, parse
 
 
 class PtxLauncher:
-    """Runs each launch to its end. A kernel reaches only the tensors it is given, each within its bounds."""
+    """A `Launcher` that runs each launch to its end. A kernel reaches only the tensors it is given, in their bounds.
+
+    Attributes:
+        launched: the kernels' names in order, for tests to look at and clear.
+    """
 
     def __init__(self) -> None:
-        self.num_launches = 0
+        self.launched: list[str] = []
+
+    def load(self, kernel: CompiledKernel) -> None:
+        """Reading the text is all there is to do."""
+        _parsed(kernel.ptx)
 
     def launch(
         self, kernel: CompiledKernel, grid: tuple[int, int, int], *arguments: torch.Tensor | int | float
     ) -> None:
         """Raises KernelFault for what a GPU would punish or might not notice."""
-        self.num_launches += 1
+        self.launched.append(kernel.name)
         memory = GlobalMemory()
         values = [_reach(memory, given) if isinstance(given, torch.Tensor) else given for given in arguments]
         run(_parsed(kernel.ptx), grid, kernel.num_threads, values, memory)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        yield
+
+    def await_aside(self) -> None:
+        """Nothing runs beside anything here."""
+
+    def capture(self, function: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Like a graph, the function runs with whatever its arrays then hold, and fills the tensor it filled first."""
+        filled = function()
+
+        def replay() -> None:
+            filled.copy_(function())
+
+        return replay, filled
 
 
 @lru_cache(maxsize=64)
