@@ -1,12 +1,7 @@
 import { render } from "preact";
 import { AppContext, makeApp } from "./state/app";
 import { lastSettings } from "./state/presets";
-import "./styles/base.css";
-import "./styles/layout.css";
-import "./styles/chat.css";
-import "./styles/markdown.css";
-import "./styles/forms.css";
-import "./styles/decoding.css";
+import "./styles/index";
 import { restoreOpened } from "./state/opened";
 import { Page } from "./views/page";
 
@@ -19,6 +14,7 @@ void app.store.start().then(() => restoreOpened(app.store));
 window.addEventListener("pagehide", () => app.store.saveRunning());
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) app.store.saveRunning();
+  else void app.store.start(); // Another window may have added conversations.
 });
 
 const root = document.getElementById("app");

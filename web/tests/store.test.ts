@@ -125,6 +125,7 @@ test("a reload in the middle of an answer takes it up behind the last stored eve
 
   const reloaded = page().store;
   await reloaded.open(store.current.value.id);
+  await vi.waitFor(() => expect(asked).toHaveLength(2));
   expect(asked.at(-1)).toMatchObject({ method: "GET", path: "/ui/stream/ui-1", lastEventId: "2" });
   second.send(3, "delta", { choice: 0, text: "lo", tokens: [token("lo")], finish_reason: "stop" });
   second.send(4, "done", DONE);
@@ -139,7 +140,7 @@ test("a reload in the middle of an answer takes it up behind the last stored eve
 
 test("a reload after the server has forgotten the answer keeps what there was", async () => {
   const first = new Connection();
-  scriptedFetch([first, refusal(404, "gone")]);
+  const asked = scriptedFetch([first, refusal(404, "gone")]);
   const { store, actions } = page();
   actions.send("Hi");
   first.send(1, "open", OPEN);
@@ -149,6 +150,7 @@ test("a reload after the server has forgotten the answer keeps what there was", 
   await store.settled();
   const reloaded = page().store;
   await reloaded.open(store.current.value.id);
+  await vi.waitFor(() => expect(asked).toHaveLength(2));
   await finished(reloaded);
   expect(last(reloaded)).toMatchObject({ content: "Hel", finish: "interrupted", error: { code: "lost" } });
 });
@@ -168,6 +170,36 @@ test("an error is shown with the answer, and Retry puts another in its place", a
   await finished(store);
   expect(last(store).content).toBe("ok");
   expect(Object.keys(store.current.value.messages)).toHaveLength(2);
+});
+
+test("two windows do not take an answer from each other: the second waits until the first is done", async () => {
+  const turns: (() => void)[] = [];
+  const request = async (_name: string, held: () => Promise<void>) => {
+    if (turns.length > 0) await new Promise<void>((resolve) => turns.push(resolve));
+    else turns.push(() => undefined);
+    await held();
+    turns.shift();
+    turns[0]?.();
+  };
+  Object.defineProperty(navigator, "locks", { configurable: true, value: { request } });
+  const connection = new Connection();
+  const asked = scriptedFetch([connection]);
+  const { store, actions } = page();
+  actions.send("Hi");
+  connection.send(1, "open", OPEN);
+  connection.send(2, "delta", { choice: 0, text: "Hel" });
+  await vi.waitFor(() => expect(store.generation.value?.answers[0]?.text).toBe("Hel"));
+  store.saveRunning();
+  await store.settled();
+  const other = page().store;
+  await other.open(store.current.value.id);
+  connection.send(3, "delta", { choice: 0, text: "lo", finish_reason: "stop" });
+  connection.send(4, "done", DONE);
+  connection.close();
+  await finished(store);
+  await vi.waitFor(() => expect(last(other)).toMatchObject({ content: "Hello", finish: "stop" }));
+  expect(asked).toHaveLength(1);
+  Reflect.deleteProperty(navigator, "locks");
 });
 
 test("branching from a token sends the text up to it with the token forced", async () => {

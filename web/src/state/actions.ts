@@ -1,6 +1,7 @@
 /** `Actions`: what a user does in the open conversation. */
 
 import {
+  childrenOf,
   type Message,
   newId,
   ROOT,
@@ -52,7 +53,7 @@ export class Actions {
   /** Another answer in place of this one, which stays as a branch unless there is nothing in it. */
   regenerate(message: Message): void {
     if (this.#store.generation.value) return;
-    if (message.content === "") this.removeBranch(message.id);
+    for (const empty of this.#emptyOnes(message)) this.removeBranch(empty.id);
     this.answer(message.parent);
   }
 
@@ -89,6 +90,14 @@ export class Actions {
     }
     const edited: Message = { ...newAnswer(message.parent, newId(), 0), content: text, finish: "stop" };
     this.#store.change(this.#id, (c) => withComparing(withMessages(c, [edited]), message.parent, null), [edited.id]);
+  }
+
+  /** The message and the others of its request, as far as there is nothing in them. */
+  #emptyOnes(message: Message): Message[] {
+    const siblings = childrenOf(this.#store.current.value, message.parent);
+    return siblings.filter(
+      (other) => other.content === "" && (other.id === message.id || other.group === message.group),
+    );
   }
 
   select(message: Message): void {

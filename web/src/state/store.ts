@@ -2,6 +2,7 @@
 
 import { computed, signal } from "@preact/signals";
 import type { StreamBody } from "../api/types";
+import { takeTurn } from "../lib/turn";
 import { type Conversation, emptyConversation, type Message, shownPath, withReplaced } from "./conversation";
 import { Generation, type GenerationKeeper, type KnownDetails } from "./generation";
 import { type ChatSettings, DEFAULT_SETTINGS } from "./settings";
@@ -19,6 +20,8 @@ export class ChatStore implements GenerationKeeper {
   readonly storage: Storage;
   /** Conversations that are not open but still being written. */
   readonly #background = new Map<string, Conversation>();
+  /** What lets other windows go on in the conversation of a generation. */
+  readonly #turns = new WeakMap<Generation, Promise<() => void>>();
   readonly #writes = new Set<Promise<void>>();
 
   constructor(storage = new Storage()) {
@@ -59,7 +62,7 @@ export class ChatStore implements GenerationKeeper {
     this.#leave();
     this.current.value = this.#background.get(id) ?? conversation;
     this.#background.delete(id);
-    if (!this.running.value.has(id)) await this.#resume(conversation);
+    if (!this.running.value.has(id)) void this.#resume(id);
     return true;
   }
 
@@ -98,7 +101,7 @@ export class ChatStore implements GenerationKeeper {
 
   /** Has these answers of the open conversation written. */
   generate(answers: readonly Message[], body: StreamBody, known?: KnownDetails): void {
-    const generation = this.#begin(answers, known);
+    const generation = this.#begin(answers, takeTurn(this.current.value.id), known);
     this.change(
       generation.conversation,
       (c) => c,
@@ -120,6 +123,7 @@ export class ChatStore implements GenerationKeeper {
     const ids = messages.map((message) => message.id);
     this.change(conversation, (c) => ({ ...withReplaced(c, messages), updated: Date.now() }), ids, pieces);
     if (conversation !== this.current.value.id) this.#background.delete(conversation);
+    void this.#endTurn(generation);
   }
 
   /** Stores what has come so far of every running answer. */
@@ -127,37 +131,59 @@ export class ChatStore implements GenerationKeeper {
     for (const generation of this.running.value.values()) generation.save();
   }
 
-  #begin(answers: readonly Message[], known?: KnownDetails): Generation {
+  #begin(answers: readonly Message[], turn: Promise<() => void>, known?: KnownDetails): Generation {
     const { id } = this.current.value;
     const generation = new Generation(id, answers, this, known);
+    this.#turns.set(generation, turn);
     this.running.value = new Map(this.running.value).set(id, generation);
     return generation;
   }
 
-  async #resume(conversation: Conversation): Promise<void> {
+  /** Takes up what was being written in the open conversation, once no other window is writing it. */
+  async #resume(id: string): Promise<void> {
+    if (!isUnfinished(this.current.value)) return;
+    const turn = takeTurn(id);
+    const endTurn = await turn;
+    const stored = await this.storage.load(id).catch(() => null);
+    const details = stored && (await this.#unfinishedDetails(stored));
+    if (stored === null || this.current.value.id !== id || this.generation.value) return endTurn();
+    this.current.value = stored;
+    if (details) {
+      void this.#begin(details.answers, turn, details).run(details.source);
+      return;
+    }
+    endTurn();
+    this.#closeAbandoned(stored);
+  }
+
+  /** The answers of the request that was running last, where to attach to it, and what is stored beside them. */
+  async #unfinishedDetails(conversation: Conversation) {
     const unfinished = Object.values(conversation.messages).filter((message) => message.stream);
     const source = unfinished[0]?.stream;
-    if (source === undefined) return this.#closeAbandoned(conversation);
+    if (source === undefined) return null;
     const answers = unfinished
       .filter((message) => message.stream?.requestId === source.requestId)
       .sort((a, b) => (a.choice ?? 0) - (b.choice ?? 0));
     const tokens = await Promise.all(answers.map(({ id }) => this.storage.details(conversation.id, id, "tokens")));
     const trace = await this.storage.details(conversation.id, answers[0]?.id ?? "", "trace");
-    if (this.current.value.id !== conversation.id || this.generation.value) return;
-    void this.#begin(answers, { tokens, trace }).run(source);
+    return { source, answers, tokens, trace };
   }
 
   /** Closes answers whose request was not accepted yet when the page went away. */
   #closeAbandoned(conversation: Conversation): void {
     const closed = Object.values(conversation.messages)
-      .filter((message) => message.role === "assistant" && message.finish == null)
+      .filter(isBeingWritten)
       .map((message) => ({ ...message, finish: "interrupted" }));
     if (closed.length === 0) return;
-    this.change(
-      conversation.id,
-      (c) => withReplaced(c, closed),
-      closed.map(({ id }) => id),
-    );
+    const ids = closed.map(({ id }) => id);
+    this.change(conversation.id, (c) => withReplaced(c, closed), ids);
+  }
+
+  /** Lets other windows go on, once they can read what was written. */
+  async #endTurn(generation: Generation): Promise<void> {
+    await this.settled();
+    const end = await this.#turns.get(generation);
+    end?.();
   }
 
   #leave(): void {
@@ -169,4 +195,12 @@ export class ChatStore implements GenerationKeeper {
     const others = this.heads.value.filter((other) => other.id !== head.id);
     this.heads.value = [head, ...others].sort((a, b) => b.updated - a.updated);
   }
+}
+
+function isBeingWritten(message: Message): boolean {
+  return message.role === "assistant" && message.finish == null;
+}
+
+function isUnfinished(conversation: Conversation): boolean {
+  return Object.values(conversation.messages).some(isBeingWritten);
 }

@@ -5,7 +5,9 @@ import type { EngineView } from "../api/engine_feed";
 import { count } from "../lib/format";
 import { cellAt, gridFor } from "../lib/grid";
 
-const KINDS = ["free", "used", "shared", "cached", "pinned"] as const;
+/** In the order of their codes; the last has none, it is not on the device. */
+const KINDS = ["free", "used", "shared", "cached", "pinned", "swapped"] as const;
+const SWAPPED = KINDS.indexOf("swapped");
 const MEANINGS: Record<string, string> = {
   used: "held by one sequence",
   shared: "held by several sequences",
@@ -19,13 +21,15 @@ export function BlockMap({ view }: { view: EngineView }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(canvas);
   const [pointed, setPointed] = useState<number | null>(null);
-  const grid = gridFor(view.codes.length, width);
+  // Swapped blocks come behind those of the device.
+  const numCells = view.codes.length + view.blocks.swapped;
+  const grid = gridFor(numCells, width);
   const scheme = useScheme();
   // The map's arrays are changed in place; their version tells when.
   useLayoutEffect(() => {
     if (canvas.current && width > 0) paint(canvas.current, view, grid, pointed);
   }, [view, view.version, width, pointed, scheme]);
-  const block = pointed !== null && pointed < view.codes.length ? pointed : null;
+  const block = pointed !== null && pointed < numCells ? pointed : null;
   return (
     <div class="block-map">
       <canvas
@@ -68,6 +72,7 @@ function Counts({ view }: { view: EngineView }) {
 }
 
 function describe(view: EngineView, block: number): string {
+  if (block >= view.codes.length) return `A swapped block, ${MEANINGS.swapped}`;
   const kind = KINDS[view.codes[block] ?? 0] ?? "free";
   const owner = view.requests[view.owners[block] ?? -1];
   return `Block ${count(block)}: ${kind}${owner ? `, ${owner.decoder} (${owner.id.slice(-8)})` : `, ${MEANINGS[kind]}`}`;
@@ -90,12 +95,13 @@ function paint(
   const colours = KINDS.map((kind) => style.getPropertyValue(`--block-${kind}`).trim());
   const size = grid.pitch - grid.gap;
   const owner = pointed === null ? -1 : (view.owners[pointed] ?? -1);
-  view.codes.forEach((code, block) => {
+  for (let block = 0; block < grid.length; block++) {
+    const code = view.codes[block] ?? SWAPPED;
     const isDimmed = owner >= 0 && view.owners[block] !== owner;
     context.globalAlpha = isDimmed ? 0.3 : 1;
     context.fillStyle = colours[code] ?? colours[0] ?? "";
     context.fillRect((block % grid.columns) * grid.pitch, Math.floor(block / grid.columns) * grid.pitch, size, size);
-  });
+  }
 }
 
 /** The width of an element, as it changes. */

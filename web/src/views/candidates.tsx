@@ -125,7 +125,7 @@ function Candidate({ message, number, isCurrent, mode, isBusy }: CandidateProps)
     >
       <div class="candidate-body">
         <AnswerContent message={message} mode={mode} isLive={isLive} />
-        <MessageProblem message={message} isBusy={isBusy} />
+        <MessageProblem message={message} isLive={isLive} isBusy={isBusy} />
       </div>
       <footer>
         <span class="subtle">#{number}</span>

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { isComposing } from "../lib/keyboard";
+import { exportName, saveFile } from "../lib/save_file";
 import { useApp } from "../state/app";
 import type { ConversationHead } from "../state/storage";
 import { Icon } from "./icon";
@@ -45,6 +46,16 @@ export function ConversationItem({ head }: { head: ConversationHead }) {
         </span>
       ) : (
         <span class="conversation-actions">
+          <button
+            type="button"
+            class="icon-button small"
+            aria-label={`Export ${head.title}`}
+            title="Export"
+            data-testid="export-one"
+            onClick={() => void library.exportText([head.id]).then((text) => saveFile(exportName(head.title), text))}
+          >
+            <Icon name="download" />
+          </button>
           <button
             type="button"
             class="icon-button small"

@@ -70,7 +70,7 @@ function Answer(props: MessageProps) {
       ) : (
         <AnswerContent message={message} mode={mode} isLive={isLive} />
       )}
-      <MessageProblem message={message} isBusy={props.isBusy} />
+      <MessageProblem message={message} isLive={isLive} isBusy={props.isBusy} />
       <MessageActions {...props} mode={mode} onMode={setMode} />
     </article>
   );

@@ -4,10 +4,23 @@ import { useApp } from "../state/app";
 import type { Message } from "../state/conversation";
 import { Icon } from "./icon";
 
-export function MessageProblem({ message, isBusy }: { message: Message; isBusy: boolean }) {
+interface MessageProblemProps {
+  message: Message;
+  isLive: boolean;
+  isBusy: boolean;
+}
+
+export function MessageProblem({ message, isLive, isBusy }: MessageProblemProps) {
   const { actions } = useApp();
-  const note = noteOf(message);
+  const note = noteOf(message, isLive);
   if (note === null) return null;
+  if (message.finish == null) {
+    return (
+      <p class="end-note late" data-testid="elsewhere">
+        {note}
+      </p>
+    );
+  }
   const isError = message.finish === "error" || message.finish === "interrupted";
   if (!isError) {
     return (
@@ -37,7 +50,8 @@ export function MessageProblem({ message, isBusy }: { message: Message; isBusy: 
   );
 }
 
-function noteOf(message: Message): string | null {
+function noteOf(message: Message, isLive: boolean): string | null {
+  if (message.finish == null) return isLive ? null : "This answer is being written in another window.";
   switch (message.finish) {
     case "stopped":
       return "You stopped this answer.";

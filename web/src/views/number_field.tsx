@@ -1,6 +1,6 @@
 /** A number that may be left out. What is not allowed is marked and not taken. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 
 interface NumberFieldProps {
   id: string;
@@ -16,7 +16,7 @@ interface NumberFieldProps {
 
 export function NumberField({ value, isInteger = false, minimum, maximum, onChange, ...attributes }: NumberFieldProps) {
   const [text, setText] = useState(value === undefined ? "" : String(value));
-  useEffect(() => {
+  useLayoutEffect(() => {
     setText((shown) => (parse(shown) === value ? shown : value === undefined ? "" : String(value)));
   }, [value]);
   const isAllowed = (number: number) =>

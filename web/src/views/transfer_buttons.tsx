@@ -2,6 +2,7 @@
 
 import { useRef, useState } from "preact/hooks";
 import { plural } from "../lib/format";
+import { exportName, saveFile } from "../lib/save_file";
 import { useApp } from "../state/app";
 import { Icon } from "./icon";
 
@@ -12,7 +13,7 @@ export function TransferButtons() {
   const hasAny = store.heads.value.length > 0;
   const take = async () => {
     try {
-      saveFile(`chatserve-${new Date().toISOString().slice(0, 10)}.json`, await library.exportText());
+      saveFile(exportName("all"), await library.exportText());
       setLine("");
     } catch (error) {
       setLine(String(error));
@@ -32,7 +33,7 @@ export function TransferButtons() {
     <div class="list-foot">
       <button type="button" class="button small" disabled={!hasAny} onClick={() => void take()} data-testid="export">
         <Icon name="download" />
-        Export
+        Export all
       </button>
       <button type="button" class="button small" onClick={() => picker.current?.click()} data-testid="import">
         <Icon name="upload" />
@@ -58,13 +59,4 @@ export function TransferButtons() {
       )}
     </div>
   );
-}
-
-function saveFile(name: string, text: string): void {
-  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
