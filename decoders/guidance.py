@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from chatserve.decoding import Context, Params, Rejected, Sequence, decoder
 
+WORTH_SHARING = 16  # tokens
 IMPOSSIBLE = -1e4  # in place of -inf: the difference of two infinities is no number
 
 
@@ -27,6 +28,8 @@ async def guidance(ctx: Context, prompt: Sequence, params: GuidanceParams) -> No
     if ctx.n > 1:
         raise Rejected("n", f"is {ctx.n}, but guidance gives one answer")
     negative = ctx.sequence(ctx.tokenize(params.negative))
+    if prompt[:WORTH_SHARING] == negative[:WORTH_SHARING]:
+        await ctx.topk([prompt], 1)  # computed first: the negative prompt then finds its beginning in the prefix cache
     while not prompt.ended and not negative.ended:
         rows = np.maximum(await ctx.logits([prompt, negative], stage="raw"), IMPOSSIBLE)
         positive, other = rows[0, -1], rows[1, -1]

@@ -130,3 +130,11 @@ def test_a_prefix_and_a_prompt_beyond_the_context_are_refused(make_engine: MakeE
     with pytest.raises(ContextLengthError, match="no room in the context of 40"):
         engine.submit(behind(range(18)), lambda news: None)
     assert engine.stats()["sequences"] == 0
+
+
+@pytest.mark.parametrize("name", ["a b", "", "x/y", "é", "n" * 65])
+def test_a_name_that_does_not_fit_into_a_path_is_refused(make_engine: MakeEngine, name: str) -> None:
+    engine = make_engine()
+    with pytest.raises(RequestError, match="must be 1 to 64 letters, digits, dots, dashes or underscores"):
+        engine.register_prefix(name, (1, 2, 3), lambda news: None)
+    assert engine.prefixes.lengths() == {}
