@@ -24,6 +24,8 @@ _MAX_RULES = 1000
 _MAX_REFERENCES = 1000
 _LEXER_FUEL = 200_000
 
+_MAX_LEXER_STATES = 50_000  # of 1 to 2 KB each, in each grammar that is remembered
+
 _MAX_COMPILED = 64
 _LONGEST_MESSAGE = 300
 
@@ -65,9 +67,11 @@ class GrammarCompiler:
         _check_size(grammar)
         try:
             text = _MAKERS[grammar.kind](grammar.source)
-        except (ValueError, RecursionError) as error:
+        except Exception as error:  # the readers of schemas and GBNF are foreign code with exceptions of their own
             raise _refusal(grammar, str(error)) from None
-        limits = LLParserLimits(initial_lexer_fuel=_LEXER_FUEL, verbose_errors=False)
+        limits = LLParserLimits(
+            initial_lexer_fuel=_LEXER_FUEL, max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
+        )
         matcher = LLMatcher(self._llguidance_tokenizer(), text, limits=limits, log_level=0)
         if not matcher.is_error():
             matcher.compute_bitmask()  # builds what all copies share, and finds grammars that allow nothing
