@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,22 +28,13 @@ Model: TypeAlias = Any
 @pytest.fixture(scope="module")
 def models() -> dict[str, Model]:
     """Tiny random models whose end token is likely enough to end some hypotheses."""
-    import torch
-    import transformers
-
-    stock: Any = transformers
-    torch.manual_seed(7)
-    shape: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "eos_token_id": END, "bos_token_id": 1, "pad_token_id": 0}
-    llama_shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    llama_config = stock.LlamaConfig(num_key_value_heads=2, initializer_range=0.3, **llama_shape, **shape)
-    gpt2_config = stock.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.3, **shape)
-    llama, gpt2 = stock.LlamaForCausalLM(llama_config), stock.GPT2LMHeadModel(gpt2_config)
-    with torch.no_grad():
-        llama.lm_head.weight[END] *= 1.5
-    return {"llama": llama.eval(), "gpt2": gpt2.eval()}
+    return _tiny_models(VOCAB_SIZE, end_scale=1.5)
 
 
-@pytest.mark.parametrize(("family", "width", "length_penalty", "early_stopping"), SWEEP[::7])
+@pytest.mark.parametrize(
+    ("family", "width", "length_penalty", "early_stopping"),
+    [*SWEEP[::7], ("llama", 32, 1.0, False), ("gpt2", 32, 0.0, "never")],
+)
 def test_equals_transformers(
     models: dict[str, Model], family: str, width: int, length_penalty: float, early_stopping: bool | str
 ) -> None:
@@ -61,10 +53,38 @@ def test_equals_transformers_in_the_whole_sweep(
 def test_a_beam_as_wide_as_the_tree_finds_the_best_of_all_answers(length_penalty: float) -> None:
     """Four tokens, three steps: every answer can be scored by hand."""
     model = RandomLogits(4, seed=12, scale=3.0)
-    best = max(_all_answers(model, [1, 3, 0], 3), key=lambda answer: answer[1] / len(answer[0]) ** length_penalty)
+    best = max(_all_answers(model, [1, 3, 0], 3, 4), key=lambda answer: answer[1] / len(answer[0]) ** length_penalty)
     params = {"width": 64, "length_penalty": length_penalty, "early_stopping": "never"}
     completion = _beam_search(FakeRunner(model), [1, 3, 0], 1, params, max_tokens=3)
     assert completion.outputs[0].token_ids == best[0]
+
+
+@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.0])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_beam_as_wide_as_the_tree_of_a_real_model_finds_the_best_ten_of_all_answers(
+    family: str, length_penalty: float
+) -> None:
+    """Four tokens, four steps: at most 27 live beams, and 121 answers, each computed on its own."""
+    model, prompt = _tiny_models(4, end_scale=1.0)[family], [1, 3, 0]
+
+    def normalised(answer: tuple[list[int], float]) -> float:
+        return float(answer[1] / len(answer[0]) ** length_penalty)
+
+    ranked = sorted(_all_answers(_plain_logits(model), prompt, 4, 4), key=normalised, reverse=True)
+    assert len(ranked) == 1 + 3 + 9 + 108
+    for early_stopping in (False, "never"):
+        params = {"width": 64, "length_penalty": length_penalty, "early_stopping": early_stopping}
+        completion = _beam_search(TransformersRunner(model, "tiny"), prompt, 10, params, max_tokens=4)
+        assert [output.token_ids for output in completion.outputs] == [answer for answer, _ in ranked[:10]]
+        scores = _scores(completion, length_penalty)
+        np.testing.assert_allclose(scores, [normalised(answer) for answer in ranked[:10]], atol=1e-4)
+
+
+def test_fewer_choices_are_the_best_of_more() -> None:
+    model = RandomLogits(VOCAB_SIZE, seed=9, scale=5.0, end_token_ids=(END,), end_bias=2.0)
+    whole = _beam_search(FakeRunner(model), [4, 5], 6, {"width": 6}).outputs
+    for n in range(1, 6):
+        assert _beam_search(FakeRunner(model), [4, 5], n, {"width": 6}).outputs == whole[:n]
 
 
 def test_scores_are_normalised_by_the_generated_length_only() -> None:
@@ -154,11 +174,14 @@ def _compare(model: Model, width: int, length_penalty: float, early_stopping: bo
         expected, scores = _generate(model, prompt, num_returned, params)
         completion = _beam_search(TransformersRunner(model, "tiny"), prompt, num_returned, params)
         assert [output.token_ids for output in completion.outputs] == expected
-        ours = [
-            sum(token.logprob or 0.0 for token in output.tokens) / len(output.tokens) ** length_penalty
-            for output in completion.outputs
-        ]
-        np.testing.assert_allclose(ours, scores, atol=1e-4, rtol=1e-4)
+        np.testing.assert_allclose(_scores(completion, length_penalty), scores, atol=1e-4, rtol=1e-4)
+
+
+def _scores(completion: Completion, length_penalty: float) -> list[float]:
+    return [
+        sum(token.logprob or 0.0 for token in output.tokens) / len(output.tokens) ** length_penalty
+        for output in completion.outputs
+    ]
 
 
 def _generate(
@@ -212,17 +235,47 @@ def _hypothesis(length: int, mean: float) -> Sequence:
     return sequence
 
 
-def _all_answers(model: RandomLogits, prompt: list[int], max_tokens: int) -> list[tuple[list[int], float]]:
+def _all_answers(
+    logits: Callable[[Any], Any], prompt: list[int], max_tokens: int, vocab_size: int
+) -> list[tuple[list[int], float]]:
     """Every complete answer with the sum of its log-probabilities."""
     complete, growing = [], [([], 0.0)]  # type: ignore[var-annotated]
     while growing:
         tokens, total = growing.pop()
-        row = model(np.array(prompt + tokens, np.int32)).astype(np.float64)
+        row = np.asarray(logits(np.array(prompt + tokens, np.int32)), np.float64)
         logprobs = row - row.max() - np.log(np.exp(row - row.max()).sum())
-        for token in range(model.vocab_size):
+        for token in range(vocab_size):
             grown = ([*tokens, token], total + float(logprobs[token]))
             (complete if token == END or len(grown[0]) == max_tokens else growing).append(grown)
     return complete
+
+
+def _tiny_models(vocab_size: int, end_scale: float) -> dict[str, Model]:
+    import torch
+    import transformers
+
+    stock: Any = transformers
+    torch.manual_seed(7)
+    shape: dict[str, Any] = {"vocab_size": vocab_size, "eos_token_id": END, "bos_token_id": 1, "pad_token_id": 0}
+    llama_shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    llama_config = stock.LlamaConfig(num_key_value_heads=2, initializer_range=0.3, **llama_shape, **shape)
+    gpt2_config = stock.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=128, initializer_range=0.3, **shape)
+    llama, gpt2 = stock.LlamaForCausalLM(llama_config), stock.GPT2LMHeadModel(gpt2_config)
+    with torch.no_grad():
+        llama.lm_head.weight[END] *= end_scale
+    return {"llama": llama.eval(), "gpt2": gpt2.eval()}
+
+
+def _plain_logits(model: Model) -> Callable[[Any], Any]:
+    """The stock model's row behind a context, by a whole forward."""
+    import torch
+
+    def logits(context: Any) -> Any:
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            return model(torch.from_numpy(context).long()[None]).logits[0, -1].numpy()
+
+    return logits
 
 
 _REGISTRY = Registry.load()
