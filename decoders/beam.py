@@ -113,7 +113,7 @@ async def beam(ctx: Context, prompt: Sequence, params: BeamParams) -> None:
     while not finished.settled(beams):
         top = await ctx.topk(beams, count)
         beams = extend(beams, best_extensions(beams, top, totals(beams, top), count), finished, tree)
-        tree.step(beams=[beam.generated for beam in beams], scores=[beam.logprob for beam in beams])
+        tree.step()
         possible = beams + finished.best
         for index in range(ctx.n):
             ctx.publish(possible[0], index, length=common_length(possible))
