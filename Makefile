@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test test-full lint bench paper references docs clean
+.PHONY: serve test test-full lint bench gpu-check paper references docs clean
 .DEFAULT_GOAL := serve
 
 serve: $(VENV)/.installed
@@ -27,13 +27,16 @@ lint: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed-test
-	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for script in $(filter-out benchmarks/gpu_check.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+gpu-check: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/gpu_check.py
 
 paper: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.paper
 
 references: $(VENV)/.installed-test
-	for script in tests/*/record_references.py; do $(BIN)/python $$script || exit 1; done
+	for script in tests/*/record_*references.py; do $(BIN)/python $$script || exit 1; done
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python tests/project/test_documents.py

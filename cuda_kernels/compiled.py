@@ -20,8 +20,8 @@ class CompiledKernel:
     """PTX of one kernel.
 
     Attributes:
-        name: says what it does and for which shapes.
-        entry: the symbol to launch.
+        name: says what it does and for which shapes; no two kernels share one.
+        entry: the symbol to launch, and what profilers show.
         ptx: text, for compute capability 8.0 and newer.
         num_threads: threads of a block, in one dimension.
         parameters: type of each parameter in the order of the arguments: "u64" (pointer), "u32" or "f32".
@@ -46,7 +46,8 @@ def compile_kernel(name: str, function: Callable[..., None], signature: Any, num
     header = re.search(r"\.visible \.entry (\w+)\((.*?)\)", ptx, re.DOTALL)
     assert header, "the compiler writes one entry"
     parameters = tuple(re.findall(r"\.param \.(\w+)", header[2]))
-    kernel = CompiledKernel(name, header[1], ptx, num_threads, parameters)
+    entry = re.sub(r"\W+", "_", name)  # numba's own counts what the process has compiled before
+    kernel = CompiledKernel(name, entry, ptx.replace(header[1], entry), num_threads, parameters)
     if kernel.shared_bytes > MAX_SHARED_BYTES:
         raise ValueError(f"{name}: {kernel.shared_bytes} bytes of shared memory, {MAX_SHARED_BYTES} at most")
     return kernel

@@ -67,15 +67,17 @@ class CudaLauncher:
         self._graph_pool: Any = None
 
     def load(self, kernel: CompiledKernel) -> None:
+        if kernel.name in self._functions:
+            return
         image = link(kernel, self._architecture)
         module = self._checked(kernel.name, self._driver.cuModuleLoadData(image))
         function = self._checked(kernel.name, self._driver.cuModuleGetFunction(module, kernel.entry.encode()))
-        self._functions[kernel.entry] = function, tuple(_PARAMETER_TYPES[kind] for kind in kernel.parameters)
+        self._functions[kernel.name] = function, tuple(_PARAMETER_TYPES[kind] for kind in kernel.parameters)
 
     def launch(
         self, kernel: CompiledKernel, grid: tuple[int, int, int], *arguments: torch.Tensor | int | float
     ) -> None:
-        function, kinds = self._functions[kernel.entry]
+        function, kinds = self._functions[kernel.name]
         values = tuple(given.data_ptr() if isinstance(given, torch.Tensor) else given for given in arguments)
         stream = torch.cuda.current_stream().cuda_stream
         (status,) = self._driver.cuLaunchKernel(

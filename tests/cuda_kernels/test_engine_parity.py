@@ -55,7 +55,7 @@ def answers(dtype: torch.dtype, requests: list[GenerationRequest], **limits: Any
 
 
 def request(
-    prompt: list[int], decoder: str, max_tokens: int = 8, num_choices: int = 1, **params: Any
+    prompt: list[int], decoder: str, max_tokens: int = 5, num_choices: int = 1, **params: Any
 ) -> GenerationRequest:
     sampling = Sampling(n=num_choices, max_tokens=max_tokens, seed=3)
     return GenerationRequest(prompt_token_ids=tuple(prompt), sampling=sampling, decoder=decoder, decoder_params=params)
@@ -84,8 +84,8 @@ def test_chunks_on_tensor_cores_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_swapped_sequences_return(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool too small for all: somebody is swapped to the host and back."""
-    requests = [request(PROMPT[i : i + 16], "greedy", max_tokens=20) for i in range(3)]
-    limits = {"num_blocks": 10, "num_host_blocks": 10, "preemption": "swap", "prefix_caching": False}
+    requests = [request(PROMPT[i : i + 16], "greedy", max_tokens=14) for i in range(3)]
+    limits = {"num_blocks": 8, "num_host_blocks": 10, "preemption": "swap", "prefix_caching": False}
     expected = answers(torch.float32, requests, **limits)
     launcher = use_cuda_pages(monkeypatch)
     assert answers(torch.float32, requests, **limits) == expected

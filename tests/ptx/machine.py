@@ -52,6 +52,25 @@ def run(
             _Machine(program, grid, num_threads, arguments, memory, blocks).run()
 
 
+class _Registers(dict[str, Lanes]):
+    """Registers by name, made when they are first named; operands that are none are not in it."""
+
+    def __init__(self, kinds: dict[str, str], num_lanes: int) -> None:
+        super().__init__()
+        self._kinds, self._num_lanes = kinds, num_lanes
+
+    def __missing__(self, name: str) -> Lanes:
+        kind = self._kinds[name]
+        if kind == "pred":
+            self[name] = np.zeros(self._num_lanes, bool)
+        else:
+            dtype = DTYPES[kind]
+            unsigned = np.dtype(f"u{dtype.itemsize}")
+            bits = np.full(self._num_lanes, _GARBAGE & ((1 << 8 * dtype.itemsize) - 1), unsigned)
+            self[name] = bits.view(dtype)
+        return self[name]
+
+
 class _Machine:
     def __init__(
         self, program: Program, grid: tuple[int, int, int], num_threads: int, arguments: Sequence[int | float],
@@ -82,7 +101,7 @@ class _Machine:
             name: np.array([value]).astype(DTYPES[kind])
             for (name, kind), value in zip(program.parameters, arguments, strict=True)
         }
-        self._registers = {name: self._new_register(kind) for name, kind in program.registers.items()}
+        self._registers = _Registers(program.registers, self._num_lanes)
         self._at = np.zeros(self._num_lanes, np.int64)
         self._is_waiting = np.zeros(self._num_lanes, bool)
 
@@ -165,21 +184,14 @@ class _Machine:
 
     # Operands
 
-    def _new_register(self, kind: str) -> Lanes:
-        if kind == "pred":
-            return np.zeros(self._num_lanes, bool)
-        dtype = DTYPES[kind]
-        bits = np.full(self._num_lanes, _GARBAGE & ((1 << 8 * dtype.itemsize) - 1), np.dtype(f"u{dtype.itemsize}"))
-        return bits.view(dtype)
-
     def _read(self, operand: str, kind: str, *, may_narrow: bool = False) -> Lanes:
         """A register, special register, shared symbol or constant, as lanes or a single number of type `kind`.
 
         `may_narrow`: of a wider register the lower bits count, as ``cvt`` and ``st`` allow.
         """
-        register = self._registers.get(operand)
         dtype = DTYPES[kind]
-        if register is not None:
+        if operand in self._program.registers:
+            register = self._registers[operand]
             if kind == "pred" or register.dtype == dtype:
                 return register
             if register.dtype.itemsize == dtype.itemsize:
