@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from chatserve.decoding import Context, Decoder, Sequence
+from chatserve.decoding import Context, Decoder, SearchTree, Sequence
 
 SURFACE = {
     "chatserve.decoding": [
@@ -47,6 +47,7 @@ SURFACE = {
 }
 METHODS = {
     Context: "draw finish gather logits prefix publish sample score sequence tokenize topk trace verify",
+    SearchTree: "add change conclude drop step",
     Sequence: "append fork free generated is_freed mean_logprob num_generated samples text tokens truncate",
 }
 
