@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from benchmarks.paper.traces import Job
 
+_SHORT_WAIT = 0.5  # seconds; no overloaded server answers sooner
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -103,10 +105,12 @@ class Outcome:
 
         Of an overloaded server the queue grows as long as the trace goes on, and a short trace hides it: 600 requests
         at 2 a second are over after five minutes. So the growth of the waits for the first token, a line fitted to
-        them, is continued to the wanted length.
+        them, is continued to the wanted length. Short waits do not count: steps grow longer while a batch fills up, and
+        that comes to an end.
         """
         arrivals = np.array([served.job.arrival for served in self.served])
         output_lens = np.array([served.job.output_len for served in self.served])
-        growth = max(0.0, float(np.polyfit(arrivals, self.first_token_seconds(), 1)[0]))
+        waits = np.maximum(self.first_token_seconds() - _SHORT_WAIT, 0.0)
+        growth = max(0.0, float(np.polyfit(arrivals, waits, 1)[0]))
         later = arrivals * (seconds / arrivals.max() - 1)
         return float((self.normalised_latencies() + growth * later / output_lens).mean())

@@ -13,7 +13,7 @@ from benchmarks.paper.points import cached, summary
 from benchmarks.paper.report import Row
 from benchmarks.paper.served_model import OPT_13B
 
-_RATES = (0.25, 0.5, 0.75, 1.0)  # conversations that begin in a second
+_RATES = (0.5, 1.0)  # conversations that begin in a second
 _COUNT = 150
 _SHOWN = {
     "latency": "s/token",
@@ -42,7 +42,6 @@ def run(laboratory: Laboratory, folder: Path) -> list[Row]:
             found[rate, is_kept][figure],
         )
         for rate, is_kept in keys
-        if rate in (_RATES[1], _RATES[-1])
         for figure, unit in _SHOWN.items()
     ]
 
