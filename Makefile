@@ -6,16 +6,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: serve test test-full lint bench gpu-check paper references docs clean
+# The browser UI, built from web/ into the package. Its tests need it; the server also starts without it.
+WEB := chatserve/server/web_dist/index.html
+WEB_SOURCES := $(shell find web -type f -not -path 'web/node_modules/*' -not -path 'web/dist/*' -not -path 'web/tests/*')
+
+.PHONY: serve test test-full web screenshots lint bench gpu-check paper references docs clean
 .DEFAULT_GOAL := serve
 
-serve: $(VENV)/.installed
+serve: WEB_FLAGS := --optional
+serve: $(VENV)/.installed $(WEB)
 	@exec $(BIN)/chatserve serve $(MODEL) $(if $(PORT),--port $(PORT))
 
-test: lint
+test: lint $(WEB)
+	$(BIN)/python web/build.py --test
 	$(BIN)/python -m pytest
 
-test-full: lint
+test-full: lint $(WEB)
+	$(BIN)/python web/build.py --test
 	$(BIN)/python -m pytest -m "full or not full"
 
 web: $(WEB)
@@ -37,6 +44,9 @@ paper: $(VENV)/.installed-test
 
 references: $(VENV)/.installed-test
 	for script in tests/*/record_*references.py; do $(BIN)/python $$script || exit 1; done
+
+screenshots: $(VENV)/.installed-test $(WEB)
+	SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser/test_browser_default_model.py
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python tests/project/test_documents.py
