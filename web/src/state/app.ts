@@ -1,5 +1,6 @@
 /** `App`: everything the views share, made once in `main.tsx` and handed down by context. */
 
+import { effect, untracked } from "@preact/signals";
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import { Actions } from "./actions";
@@ -21,11 +22,17 @@ export interface App {
 export function makeApp(): App {
   const store = new ChatStore();
   const actions = new Actions(store);
+  const server = new ServerInfo();
+  // An answer that broke off is the first sign of a server that is gone, or back with other decoders.
+  effect(() => {
+    const code = store.path.value.at(-1)?.error?.code;
+    if (code === "unreachable" || code === "lost") untracked(() => void server.refresh());
+  });
   return {
     store,
     actions,
     library: new Library(store),
-    server: new ServerInfo(),
+    server,
     presets: new Presets(),
     panels: new Panels(),
   };

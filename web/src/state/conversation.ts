@@ -23,7 +23,9 @@ export interface Message {
   error?: ApiErrorBody;
   decoder?: string;
   model?: string;
+  /** Of the whole request; `numTokens` are this answer's own. */
   usage?: Usage;
+  numTokens?: number;
   timings?: Timings;
   /** Whether tokens, or a trace of the search, are kept beside the text. */
   hasTokens?: boolean;

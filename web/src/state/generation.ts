@@ -107,7 +107,9 @@ export class Generation {
         break;
       case "done":
         this.#move(ended(this.#next, event.data));
-        for (const answer of this.answers) answer.set({ usage: event.data.usage, timings: event.data.timings });
+        for (const answer of this.answers) {
+          answer.set({ usage: event.data.usage, timings: event.data.timings, numTokens: answer.numTokens });
+        }
         break;
       case "error":
         break;
@@ -116,12 +118,16 @@ export class Generation {
   }
 
   #add(delta: DeltaEvent): void {
-    this.answers[delta.choice]?.add(delta);
+    const answer = this.answers[delta.choice];
+    const numBefore = answer?.numTokens ?? 0;
+    answer?.add(delta);
+    const numNew = (answer?.numTokens ?? 0) - numBefore;
     const now = performance.now();
-    this.#meter.add(delta.tokens?.length ?? (delta.text ? 1 : 0), now);
+    const longest = Math.max(...this.answers.map((answer) => answer.numTokens));
+    this.#meter.add(numNew, now);
     const timeToFirst = this.#next.timeToFirst ?? (now - this.#started) / 1000;
     const { total: tokens, perSecond: tokensPerSecond } = this.#meter;
-    this.#move({ ...this.#next, phase: "decode", tokens, tokensPerSecond, timeToFirst });
+    this.#move({ ...this.#next, phase: "decode", tokens, longest, tokensPerSecond, timeToFirst });
   }
 
   #move(progress: Progress): void {

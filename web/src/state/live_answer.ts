@@ -48,6 +48,8 @@ export class DetailLog {
 export class LiveAnswer {
   readonly markdown = new MarkdownStream();
   readonly tokens: DetailLog;
+  /** Tokens that have come, without those that the answer began with. */
+  numTokens = 0;
   #message: Message;
   #text: string;
 
@@ -79,6 +81,8 @@ export class LiveAnswer {
   }
 
   add(delta: DeltaEvent): void {
+    // Without token data a piece of text is taken for one token.
+    this.numTokens += delta.tokens?.length ?? (delta.text ? 1 : 0);
     if (delta.text) {
       this.#text += delta.text;
       this.markdown.append(delta.text);

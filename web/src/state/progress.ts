@@ -12,6 +12,8 @@ export interface Progress {
   cachedTokens: number | null;
   /** Tokens of all choices; counted as they come, exact at the end. */
   tokens: number;
+  /** Tokens of the longest choice. */
+  longest: number;
   /** Over the last seconds while decoding, over the whole answer at the end. */
   tokensPerSecond: number | null;
   /** Seconds from sending to the first text. */
@@ -26,6 +28,7 @@ export const NO_PROGRESS: Progress = {
   promptTokens: null,
   cachedTokens: null,
   tokens: 0,
+  longest: 0,
   tokensPerSecond: null,
   timeToFirst: null,
   contextLength: null,

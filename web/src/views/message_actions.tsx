@@ -152,12 +152,12 @@ function CompareAgain({ message, isBusy }: { message: Message; isBusy: boolean }
 }
 
 function Figures({ message }: { message: Message }) {
-  const { usage, timings, decoder } = message;
+  const { usage, timings, decoder, numTokens } = message;
   if (!usage) return null;
   const speed = timings ? decodeRate(usage, timings) : null;
   const figures = [
     decoder,
-    plural(usage.completion_tokens, "token"),
+    plural(numTokens ?? usage.completion_tokens, "token"),
     speed === null ? null : `${rate(speed)} tok/s`,
     timings?.ttft_s == null ? null : `first after ${seconds(timings.ttft_s)}`,
   ];

@@ -12,7 +12,7 @@ export function StatusRow() {
   const progress = generation ? generation.progress.value : progressOf(last);
   if (progress === null) return <div class="status-row" data-testid="status-row" />;
   const limit = progress.contextLength ?? server.model.value?.max_model_len ?? null;
-  const used = progress.promptTokens === null ? null : progress.promptTokens + progress.tokens;
+  const used = progress.promptTokens === null ? null : progress.promptTokens + progress.longest;
   return (
     <div class="status-row" data-testid="status-row" data-phase={generation ? progress.phase : "idle"}>
       <span class="phase" data-testid="phase">
@@ -92,5 +92,6 @@ function Figure({ name, value, testId, isAfter = false }: FigureProps) {
 
 function progressOf(message: Message | undefined): Progress | null {
   if (!message?.usage || !message.timings) return null;
-  return ended(NO_PROGRESS, { usage: message.usage, timings: message.timings });
+  const { usage, timings, numTokens } = message;
+  return { ...ended(NO_PROGRESS, { usage, timings }), longest: numTokens ?? usage.completion_tokens };
 }
