@@ -79,7 +79,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, Meta(description="Seconds that running answers get to finish at shutdown.", ge=0)
     ] = 3.0
     max_body_bytes: Annotated[int, Meta(description="Largest request body in bytes.", ge=1)] = 4_000_000
-    body_timeout: Annotated[float, Meta(description="Seconds a client may take to send a request body.", gt=0)] = 30.0
+    body_timeout: Annotated[
+        float, Meta(description="Seconds a client may take to send a request's headers, and again its body.", gt=0)
+    ] = 30.0
+    stall_timeout: Annotated[
+        float, Meta(description="Seconds after which a client that reads nothing of its answer is cut off.", gt=0)
+    ] = 60.0
     api_keys: Annotated[
         tuple[str, ...],
         Meta(

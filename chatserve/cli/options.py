@@ -29,6 +29,7 @@ SERVER_SETTINGS = frozenset(
         "root_path",
         "served_model_name",
         "shutdown_grace",
+        "stall_timeout",
         "ssl_certfile",
         "ssl_keyfile",
     }

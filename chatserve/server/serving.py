@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
@@ -19,7 +18,7 @@ from chatserve.engine.garbage import relax_garbage_collection
 from chatserve.errors import ConfigError
 from chatserve.server.app import create_app
 from chatserve.server.authentication import api_keys
-from chatserve.server.errors import Failure
+from chatserve.server.connection import connection_class
 
 # After the grace period: time for last error events to leave before connections are cut.
 _FLUSH_SECONDS = 0.25
@@ -91,16 +90,6 @@ def _quiet_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class JsonRefusals(HttpToolsProtocol):
-    """Uvicorn's protocol, answering malformed HTTP in the shape of all our errors."""
-
-    def send_400_response(self, msg: str) -> None:
-        body = Failure(400, "invalid_request_error", msg, code="malformed_http").body()
-        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
-        self.transport.close()
-
-
 class DrainingServer(uvicorn.Server):
     """A uvicorn server that drains the engine while it shuts down and then cuts what is left."""
 
@@ -115,7 +104,7 @@ class DrainingServer(uvicorn.Server):
                 ws="none",
                 lifespan="on",
                 server_header=False,
-                http=JsonRefusals,
+                http=connection_class(config),
                 root_path=config.root_path or "",
                 ssl_certfile=config.ssl_certfile,
                 ssl_keyfile=config.ssl_keyfile,

@@ -191,7 +191,10 @@ def test_tls(tmp_path: Path) -> None:
     engine, runner = make_engine(script("Hello!"))
     config = Config(shutdown_grace=0.2, ssl_certfile=str(certificate), ssl_keyfile=str(key))
     trust = ssl.create_default_context(cafile=str(certificate))
-    with serve_in_thread(engine, runner, config) as served, httpx.Client(verify=trust, trust_env=False) as client:
+    with (
+        serve_in_thread(engine, runner, config) as served,
+        httpx.Client(verify=trust, trust_env=False, timeout=20) as client,
+    ):
         base = f"https://127.0.0.1:{served.port}"
         assert client.get(f"{base}/health").status_code == 200
         assert client.post(f"{base}/v1/chat/completions", json={"messages": HI}).status_code == 200
@@ -266,6 +269,38 @@ def test_half_a_body_has_a_time_limit(start_server: Start) -> None:
     status, body = answer.split(b"\r\n", 1)[0], answer.split(b"\r\n\r\n", 1)[1]
     assert b"408" in status
     assert json.loads(body)["error"]["code"] == "body_timeout"
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
+def test_half_a_head_has_a_time_limit(start_server: Start, data: bytes) -> None:
+    served = start_server(body_timeout=0.3)
+    started = time.monotonic()
+    assert exchange(served, data) == b""
+    assert 0.3 <= time.monotonic() - started < 5
+
+
+def test_an_answer_may_take_longer_than_a_head(start_server: Start) -> None:
+    served = start_server("x" * 60, delay=0.01, body_timeout=0.3)
+    for _ in range(3):
+        assert served.chat(max_tokens=60).status_code == 200
+
+
+def test_a_client_that_does_not_read_is_cut_off(start_server: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Others go on; its request ends, and the log says why."""
+    served = start_server("x" * 3000, stall_timeout=0.5, num_blocks=2000)
+    stalled = socket.socket()
+    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stalled.connect((served.host, served.port))
+    body = json.dumps({"messages": HI, "stream": True, "n": 8, "logprobs": True, "top_logprobs": 20}).encode()
+    with caplog.at_level(logging.WARNING, "chatserve.server"):
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        stalled.sendall(head.encode() + body)
+        assert eventually(lambda: served.stat("requests_running") == 1)
+        assert served.chat(max_tokens=5).status_code == 200
+        assert eventually(lambda: any("cut off" in record.getMessage() for record in caplog.records), 30)
+        assert served.stat("requests_finished") == 1, "the one that did not read was still running"
+        assert eventually(served.is_idle)
+    stalled.close()
 
 
 @pytest.mark.parametrize(
