@@ -94,17 +94,16 @@ def test_no_request_is_overtaken_for_ever(make_engine: MakeEngine) -> None:
 
 
 def test_a_request_ends_when_its_time_is_up_running_or_waiting(make_engine: MakeEngine) -> None:
-    engine = make_engine(FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), delay=0.01), max_running_sequences=1)
+    engine = make_engine(FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), delay=0.01), num_blocks=2000, max_running_sequences=1)
     heard: dict[str, list[Any]] = {"running": [], "waiting": [], "patient": []}
-    hurried = msgspec.structs.replace(tokens(500), timeout=0.1)
-    engine.submit(hurried, heard["running"].append)
-    engine.submit(hurried, heard["waiting"].append)
+    engine.submit(msgspec.structs.replace(tokens(5000), timeout=2), heard["running"].append)
+    engine.submit(msgspec.structs.replace(tokens(5000), timeout=0.1), heard["waiting"].append)
     engine.submit(tokens(3), heard["patient"].append)
     while engine.step():
         pass
-    for name in ("running", "waiting"):
+    for name, timeout in (("running", "2"), ("waiting", "0.1")):
         assert isinstance(heard[name][-1], DeadlineError)
-        assert "timeout of 0.1 s" in str(heard[name][-1])
+        assert f"timeout of {timeout} s" in str(heard[name][-1])
     assert len(heard["running"]) > 1
     assert len(heard["waiting"]) == 1
     assert heard["patient"][-1] is None
