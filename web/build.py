@@ -98,9 +98,9 @@ def _is_installed() -> bool:
 
 def _npm(folder: Path, *arguments: str) -> None:
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"}
-    npm = folder / "npm"
-    command = [str(npm if npm.exists() else shutil.which("npm")), *arguments]
-    if subprocess.run(command, cwd=WEB, env=environment, check=False).returncode:
+    packaged = folder.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"  # its bin/npm is a broken link
+    npm = [str(folder / "node"), str(packaged)] if packaged.is_file() else [str(shutil.which("npm"))]
+    if subprocess.run([*npm, *arguments], cwd=WEB, env=environment, check=False).returncode:
         raise BuildError(f"`npm {' '.join(arguments)}` failed in web/")
 
 

@@ -112,6 +112,17 @@ test("three candidates come from one request; one is chosen, the others stay as 
   expect(childrenOf(store.current.value, question.id)).toHaveLength(3);
 });
 
+test("a refused request for three answers leaves one message with the reason", async () => {
+  scriptedFetch([refusal(400, "n is 3")]);
+  const { store, actions } = page();
+  actions.setSettings({ n: 3 });
+  actions.send("Hi");
+  await finished(store);
+  expect(Object.keys(store.current.value.messages)).toHaveLength(2);
+  expect(last(store)).toMatchObject({ finish: "error", error: { message: "n is 3" } });
+  expect(await store.storage.load(store.current.value.id)).toEqual(store.current.value);
+});
+
 test("a reload in the middle of an answer takes it up behind the last stored event", async () => {
   const [first, second] = [new Connection(), new Connection()];
   const asked = scriptedFetch([first, second]);
@@ -231,7 +242,7 @@ test("branching from a token sends the text up to it with the token forced", asy
     continue_final_message: true,
     add_generation_prompt: false,
   });
-  expect(last(store)).toMatchObject({ content: "It is blue today", forcedLength: 10 });
+  expect(last(store)).toMatchObject({ content: "It is blue today" });
   expect(await store.storage.details(store.current.value.id, last(store).id, "tokens")).toHaveLength(3);
 });
 

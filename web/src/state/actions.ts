@@ -74,7 +74,7 @@ export class Actions {
   branch(message: Message, text: string, tokens: readonly unknown[]): void {
     if (this.#store.generation.value) return;
     const id = this.#id;
-    const answer: Message = { ...newAnswer(message.parent, newId(), 0), content: text, forcedLength: text.length };
+    const answer: Message = { ...newAnswer(message.parent, newId(), 0), content: text };
     const pieces = piecesOf(id, answer.id, "tokens", tokens);
     this.#store.change(id, (c) => withComparing(withMessages(c, [answer]), message.parent, null), [answer.id], pieces);
     const body = branchBody(this.#store.current.value, message.parent, text);

@@ -30,8 +30,6 @@ export interface Message {
   /** Whether tokens, or a trace of the search, are kept beside the text. */
   hasTokens?: boolean;
   hasTrace?: boolean;
-  /** Characters at the beginning that were given to the model, not written by it. */
-  forcedLength?: number;
   /** Answers of one request share it. */
   group?: string;
   choice?: number;

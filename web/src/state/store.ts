@@ -3,7 +3,15 @@
 import { computed, signal } from "@preact/signals";
 import type { StreamBody } from "../api/types";
 import { takeTurn } from "../lib/turn";
-import { type Conversation, emptyConversation, type Message, shownPath, withReplaced } from "./conversation";
+import {
+  type Conversation,
+  emptyConversation,
+  type Message,
+  shownPath,
+  withComparing,
+  withoutBranch,
+  withReplaced,
+} from "./conversation";
 import { Generation, type GenerationKeeper, type KnownDetails } from "./generation";
 import { type ChatSettings, DEFAULT_SETTINGS } from "./settings";
 import { type ConversationHead, type DetailPiece, Storage } from "./storage";
@@ -122,6 +130,7 @@ export class ChatStore implements GenerationKeeper {
     this.running.value = running;
     const ids = messages.map((message) => message.id);
     this.change(conversation, (c) => ({ ...withReplaced(c, messages), updated: Date.now() }), ids, pieces);
+    if (messages.length > 1 && messages.every(isRefused)) this.#leaveOne(conversation, messages);
     if (conversation !== this.current.value.id) this.#background.delete(conversation);
     void this.#endTurn(generation);
   }
@@ -179,6 +188,23 @@ export class ChatStore implements GenerationKeeper {
     this.change(conversation.id, (c) => withReplaced(c, closed), ids);
   }
 
+  /** A refused request has no candidates: one message says why. */
+  #leaveOne(id: string, messages: readonly Message[]): void {
+    const [first, ...others] = messages;
+    if (first === undefined) return;
+    this.change(id, (conversation) => {
+      const rest = others.reduce((left, { id: gone }) => withoutBranch(left, gone).rest, conversation);
+      const after = withComparing(rest, first.parent, null);
+      void this.write(() =>
+        this.storage.removeMessages(
+          after,
+          others.map((other) => other.id),
+        ),
+      );
+      return after;
+    });
+  }
+
   /** Lets other windows go on, once they can read what was written. */
   async #endTurn(generation: Generation): Promise<void> {
     await this.settled();
@@ -199,6 +225,10 @@ export class ChatStore implements GenerationKeeper {
 
 function isBeingWritten(message: Message): boolean {
   return message.role === "assistant" && message.finish == null;
+}
+
+function isRefused(message: Message): boolean {
+  return message.content === "" && message.error !== undefined;
 }
 
 function isUnfinished(conversation: Conversation): boolean {

@@ -106,7 +106,7 @@ function readMessage(given: unknown): Message {
   for (const field of ["hasTokens", "hasTrace"] as const) {
     if (given[field] === true) message[field] = true;
   }
-  for (const field of ["forcedLength", "choice", "numTokens"] as const) {
+  for (const field of ["choice", "numTokens"] as const) {
     if (typeof given[field] === "number") message[field] = given[field];
   }
   if (isRecord(given.usage)) message.usage = given.usage as unknown as Usage;

@@ -23,7 +23,7 @@ export function Chat() {
         </div>
       </div>
       <div class="chat-foot">
-        {!isFollowing && (
+        {!isFollowing && !isEmpty && (
           <button type="button" class="jump" onClick={toEnd} data-testid="jump-to-latest">
             <Icon name="down" />
             Jump to latest
@@ -43,13 +43,16 @@ function useFollowing(key: string, length: number) {
   const content = useRef<HTMLDivElement>(null);
   const follow = useRef<Follow | null>(null);
   const [isFollowing, setFollowing] = useState(true);
+  // What an empty chat shows is read from its beginning.
+  const hasMessages = useRef(length > 0);
+  hasMessages.current = length > 0;
   useEffect(() => {
     const [element, inside] = [scroller.current, content.current];
     if (!element || !inside) return;
     const following = new Follow(element, setFollowing);
     follow.current = following;
     const onScroll = () => following.scrolled();
-    const observer = new ResizeObserver(() => following.grown());
+    const observer = new ResizeObserver(() => hasMessages.current && following.grown());
     element.addEventListener("scroll", onScroll, { passive: true });
     observer.observe(inside);
     observer.observe(element);
@@ -59,8 +62,12 @@ function useFollowing(key: string, length: number) {
     };
   }, []);
   // Another conversation is shown from its end
-  useLayoutEffect(() => follow.current?.toEnd(), [key]);
+  useLayoutEffect(() => {
+    if (hasMessages.current) follow.current?.toEnd();
+  }, [key]);
   // What is new is shown while following
-  useLayoutEffect(() => follow.current?.grown(), [length]);
+  useLayoutEffect(() => {
+    if (hasMessages.current) follow.current?.grown();
+  }, [length]);
   return { scroller, content, isFollowing, toEnd: () => follow.current?.toEnd() };
 }

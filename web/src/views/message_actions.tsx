@@ -30,7 +30,9 @@ export function MessageActions(props: MessageActionsProps) {
       {props.onMode && <Modes message={message} mode={props.mode ?? "text"} onMode={props.onMode} />}
       {!isLive && (
         <>
-          <CopyButton text={message.content} label={isAnswer ? "Copy answer" : "Copy message"} />
+          {message.content !== "" && (
+            <CopyButton text={message.content} label={isAnswer ? "Copy answer" : "Copy message"} />
+          )}
           <Action
             icon="edit"
             label={isAnswer ? "Edit answer" : "Edit and ask again"}

@@ -21,6 +21,7 @@ export function MessageProblem({ message, isLive, isBusy }: MessageProblemProps)
       </p>
     );
   }
+  const param = message.error?.param;
   const isError = message.finish === "error" || message.finish === "interrupted";
   if (!isError) {
     return (
@@ -34,7 +35,7 @@ export function MessageProblem({ message, isLive, isBusy }: MessageProblemProps)
       <Icon name="warning" />
       <p>
         {note}
-        {message.error?.param && <span class="subtle"> ({message.error.param})</span>}
+        {param && !note.includes(param) && <span class="subtle"> ({param})</span>}
       </p>
       <button
         type="button"

@@ -1,7 +1,7 @@
 /** The shown messages. A long conversation is drawn from its end, the rest a few at a time when the page is idle. */
 
 import { useApp } from "../state/app";
-import { childrenOf, compared, type Message } from "../state/conversation";
+import { childrenOf, compared } from "../state/conversation";
 import { Candidates } from "./candidates";
 import { useGradually } from "./gradually";
 import { MessageView } from "./message";
@@ -24,8 +24,7 @@ export function Transcript() {
       )}
       {path.slice(numHidden).map((message, index) => {
         const candidates = message.role === "assistant" ? compared(conversation, message.parent) : [];
-        if (candidates.some(isWorthComparing))
-          return <Candidates key={message.parent} messages={candidates} shown={message} />;
+        if (candidates.length > 1) return <Candidates key={message.parent} messages={candidates} shown={message} />;
         const siblings = childrenOf(conversation, message.parent);
         return (
           <MessageView
@@ -41,9 +40,4 @@ export function Transcript() {
       })}
     </>
   );
-}
-
-/** A refused request has no candidates: its error is shown once. */
-function isWorthComparing(message: Message): boolean {
-  return message.content !== "" || message.error === undefined;
 }
