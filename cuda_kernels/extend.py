@@ -142,8 +142,8 @@ def _extend_function(element: ElementType, head_dim: int, has_softcap: bool) -> 
                 mixed[column, i] = float32(0)
         upper_largest, lower_largest, upper_total, lower_total = _LOWEST, _LOWEST, float32(0), float32(0)
 
-        key_tile = shared_address(cuda.shared.array(tile_words, uint32))
-        value_tile = shared_address(cuda.shared.array(tile_words, uint32))
+        key_tile = shared_address(cuda.shared.array(tile_words, uint32, alignment=16))
+        value_tile = shared_address(cuda.shared.array(tile_words, uint32, alignment=16))
         # Lane i gives ldmatrix the address of row i % 8 of matrix i // 8; the four cover 16 tokens x 16 numbers.
         key_row = uint32(key_tile + ((lane & 7) + ((lane >> 4) << 3)) * pitch + ((lane >> 3) & 1) * 16)
         value_row = uint32(value_tile + (lane & 15) * pitch + (lane >> 4) * 16)

@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
+from numba.cuda.core import config
 from numba.cuda.extending import intrinsic
 
 WORDS = types.CPointer(types.uint32)
@@ -256,3 +257,13 @@ def _multiplying(kind: str) -> Any:
 
 multiply_float16 = _multiplying("f16")
 multiply_bfloat16 = _multiplying("bf16")
+
+
+if config.ENABLE_CUDASIM:
+    from cuda_kernels import simulated
+
+    for _name in ("load_chunk", "load_chunk_if", "store_chunk", "exp2"):
+        globals()[_name] = getattr(simulated, _name)
+    for _kind in ("float32", "float16", "bfloat16"):
+        globals()[f"unpack_{_kind}"] = getattr(simulated, f"unpack_{_kind}")
+        globals()[f"pack_{_kind}"] = getattr(simulated, f"pack_{_kind}")

@@ -23,7 +23,9 @@ _PARAMETER_TYPES = {"u64": ctypes.c_void_p, "u32": ctypes.c_int32, "f32": ctypes
 _OLDEST_DRIVER = 13000
 """CUDA version, 1000 major + 10 minor, that the driver must support."""
 _OLDEST_CAPABILITY = (8, 0)
-_NEEDS_PACKAGES = "the CUDA kernels need packages that are not there: pip install 'chatserve[cuda]'"
+_NEEDS_PACKAGES = (
+    "the CUDA kernels need packages that are not there: pip install 'chatserve[cuda]', or run with --device cpu"
+)
 
 
 class Launcher(Protocol):

@@ -12,6 +12,7 @@ from tests.ptx.program import parse
 
 BODY = """
 .shared .align 16 .b8 shared[512];
+.shared .align 4 .b8 unaligned[8];
 .visible .entry f(.param .u64 f_param_0)
 {{
     .reg .pred %p<9>; .reg .b32 %r<30>; .reg .b64 %rd<9>; .reg .f32 %f<30>;
@@ -53,7 +54,11 @@ def execute(text: str, num_threads: int = 64, num_words: int = 64, num_blocks: i
         ("ld.global.u32 %r9, [%rd1]; st.global.u32 [%rd3], %r1;", "another thread of the launch has read"),
         ("@%p2 st.global.u32 [%rd1], %r1; ld.global.u32 %r9, [%rd1];", "another thread of the launch has written"),
         ("ld.shared.u32 %r9, [%r4];", "shared memory that nobody has written"),
-        ("st.shared.u32 [%r4+512], %r1;", "store outside shared memory: byte 512 of 512"),
+        ("st.shared.u32 [%r4+512], %r1;", "store outside shared memory"),
+        (
+            "mov.u32 %r9, unaligned; ld.shared.v2.u32 {%r10, %r11}, [%r9];",
+            "misaligned load of 8 bytes in shared memory",
+        ),
         ("st.shared.u32 [%r4+2], %r1;", "misaligned store of 4 bytes in shared memory"),
         ("st.shared.u32 [%r4], %r1; ld.shared.u32 %r9, [%r6];", "race: a lane reads shared memory that another wrote"),
         ("st.shared.u32 [shared], 1;", "race: two lanes write the same shared memory in one instruction"),
