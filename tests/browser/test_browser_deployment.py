@@ -1,0 +1,45 @@
+"""The UI behind a proxy below a path, and on a server that wants an API key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Route, expect
+
+from tests.browser.chat_page import ChatPage
+from tests.server.harness import Served
+
+Start = Callable[..., Served]
+Open = Callable[..., ChatPage]
+
+
+def test_below_a_root_path(start_server: Start, open_chat: Open) -> None:
+    served = start_server("Hello!", delay=0.05)
+    chat = open_chat(served)
+    base = f"http://{served.host}:{served.port}"
+
+    def strip(route: Route) -> None:
+        route.continue_(url=route.request.url.replace(f"{base}/below/", f"{base}/"))
+
+    chat.page.context.route(f"{base}/below/**", strip)
+    chat.requests.clear()
+    chat.open("/below/")
+    chat.send("Hi")
+    chat.wait_for_text()
+    chat.page.reload()
+    chat.wait_until_done()
+    assert chat.text_of_last() == "Hello!"
+    chat.by("toggle-engine").click()
+    expect(chat.by("no-requests")).to_be_visible()
+    assert [url for url in chat.requests if not url.startswith(f"{base}/below/")] == []
+
+
+def test_a_server_that_wants_a_key(start_server: Start, open_chat: Open) -> None:
+    chat = open_chat(start_server("Hello!", api_keys=("secret",)), expects_problems=True)
+    form = chat.by("key-form")
+    expect(form).to_be_visible()
+    form.locator("input").fill("secret")
+    form.locator("button").click()
+    expect(form).to_have_count(0)
+    expect(chat.by("model")).to_have_text("fake")
+    assert chat.ask("Hi") == "Hello!"
