@@ -35,6 +35,16 @@ def test_an_answer_streams_in(start_server: Start, open_chat: Open) -> None:
     expect(chat.by("context")).to_contain_text("/ 4,096")
 
 
+def test_the_first_load_is_small(start_server: Start, open_chat: Open) -> None:
+    chat = open_chat(start_server("Hello!"))
+    sizes = chat.page.evaluate(
+        """() => Object.fromEntries(performance.getEntriesByType('resource').filter(entry => entry.name.endsWith('.js'))
+            .map(entry => [entry.name.split('/').at(-1), entry.encodedBodySize]))"""
+    )
+    print(sizes)
+    assert 10_000 < sum(sizes.values()) < 80_000
+
+
 def test_stop_gives_the_blocks_back_and_keeps_the_text(start_server: Start, open_chat: Open) -> None:  # case h5
     served = start_server(LONG, delay=0.02)
     chat = open_chat(served)
