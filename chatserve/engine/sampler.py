@@ -56,7 +56,7 @@ class Processing:
         if allowed is not None:
             if allowed.may_end:
                 allowed.tokens[self._end_ids] = True
-            row[~allowed.tokens] = -np.inf
+            kernels.forbid(row, allowed.tokens)
 
 
 @dataclass(slots=True)
@@ -222,5 +222,6 @@ def warm_up(vocab_size: int) -> Any:
     for warp in (Warp(0.0, 0, 1.0, 0.0), Warp(1.0, 5, 0.9, 0.1)):
         plan.add_draw(0, warp, (0, 0, 0, 0))
     plan.add_top(0, 2)
+    kernels.forbid(np.zeros(vocab_size, np.float32), np.ones(vocab_size, np.bool_))
     kernels.penalise(np.zeros(vocab_size, np.float32), np.zeros(1, np.int64), 0, 1.5, 0.0, 0.0)
     run(plan, np.zeros((1, vocab_size), np.float32))

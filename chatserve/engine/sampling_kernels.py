@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _LOG2E = np.float32(1.4426950408889634)
 _SMALL_SIZE = 1 << 18  # logits; below, waking a second thread costs more than it saves, and far more on a busy machine
@@ -219,6 +220,13 @@ def draw_tokens(
         tokens[i] = draw_one(
             logits[row], maxima[row], warps[i, 0], int(warps[i, 1]), warps[i, 2], warps[i, 3], uniforms[i]
         )
+
+
+@njit(nogil=True, cache=True)
+def forbid(x: Float32, allowed: Mask) -> None:
+    """Make all tokens impossible that are not in bool[V] `allowed`; in place."""
+    for i in range(len(x)):
+        x[i] = x[i] if allowed[i] else np.float32(-np.inf)  # a choice, no branch: it becomes vector code
 
 
 @njit(nogil=True, cache=True)
