@@ -94,7 +94,9 @@ def test_no_request_is_overtaken_for_ever(make_engine: MakeEngine) -> None:
 
 
 def test_a_request_ends_when_its_time_is_up_running_or_waiting(make_engine: MakeEngine) -> None:
-    engine = make_engine(FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), delay=0.01), num_blocks=2000, max_running_sequences=1)
+    engine = make_engine(
+        FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), delay=0.01), num_blocks=2000, max_running_sequences=1
+    )
     heard: dict[str, list[Any]] = {"running": [], "waiting": [], "patient": []}
     engine.submit(msgspec.structs.replace(tokens(5000), timeout=2), heard["running"].append)
     engine.submit(msgspec.structs.replace(tokens(5000), timeout=0.1), heard["waiting"].append)
