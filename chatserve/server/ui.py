@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from chatserve.server.validation import parse, read_body
 KEPT_SECONDS = 20.0
 
 _log = logging.getLogger("chatserve.server")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +128,6 @@ class UiRoutes:
 def _last_event_id(request: Request) -> int:
     """The event that the client has seen last: the header that browsers send, or ``?after=``."""
     given = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
-    if not given.removeprefix("-").isdecimal():
+    if not _INTEGER.fullmatch(given):
         raise RequestError(f"The last event id is {given[:80]!r}; it must be an integer.", code="invalid_value")
     return max(0, int(given))
