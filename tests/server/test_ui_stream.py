@@ -223,7 +223,9 @@ def test_a_new_reader_displaces_the_one_before(start_server: Start) -> None:
             served.http.delete(f"ui/stream/{request_id}")
 
 
-@pytest.mark.parametrize(("after", "status"), [("x", 400), ("9" * 5000, 400), ("٣", 400), ("1000000", 404), ("-5", 200)])
+@pytest.mark.parametrize(
+    ("after", "status"), [("x", 400), ("9" * 5000, 400), ("٣", 400), ("1000000", 404), ("-5", 200)]
+)
 def test_odd_event_ids(served: Served, after: str, status: int) -> None:
     request_id = answered(served)[0].data["request_id"]
     assert served.http.get(f"ui/stream/{request_id}", params={"after": after}).status_code == status
