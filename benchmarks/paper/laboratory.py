@@ -25,13 +25,16 @@ class Capacity:
     """The request rate that a case sustains.
 
     Attributes:
-        mean, deviation: requests a second, over the seeds.
+        rates: requests a second, one for each seed.
         curve: (rate, normalised latency after an hour) points of the first seed, by rate.
     """
 
-    mean: float
-    deviation: float
+    rates: list[float]
     curve: list[tuple[float, float]]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.rates))
 
 
 class Laboratory:
@@ -75,13 +78,11 @@ class Laboratory:
         jobs = [(case, seed, rate) for case, (rate, _) in zip(ordered, first, strict=True) for seed in self.seeds[1:]]
         found = iter(self.map(_search, jobs))
         others = [[next(found) for _ in self.seeds[1:]] for _ in ordered]
-        return {case: _summarise([one, *more]) for case, one, more in zip(ordered, first, others, strict=True)}
+        return {
+            case: Capacity([rate for rate, _ in (one, *more)], one[1])
+            for case, one, more in zip(ordered, first, others, strict=True)
+        }
 
 
 def _search(job: tuple[Case, int, float | None]) -> tuple[float, list[tuple[float, float]]]:
     return find_capacity(*job)
-
-
-def _summarise(found: list[tuple[float, list[tuple[float, float]]]]) -> Capacity:
-    rates = [rate for rate, _ in found]
-    return Capacity(float(np.mean(rates)), float(np.std(rates)), found[0][1])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,12 @@ class Row:
     paper: float | None
     ours: float
     spread: float | None = None
+
+    @staticmethod
+    def over(figure: str, what: str, paper: float | None, values: Sequence[float]) -> Row:
+        """A row for the values of several seeds."""
+        spread = float(np.std(values)) if len(values) > 1 else None
+        return Row(figure, what, paper, float(np.mean(values)), spread)
 
     def cells(self) -> list[str]:
         ours = f"{self.ours:.3g}" + (f" ± {self.spread:.1g}" if self.spread is not None else "")

@@ -33,13 +33,7 @@ def _combinations(laboratory: Laboratory) -> list[Row]:
     cases = {name: Case(System(name), "OPT-13B", "ShareGPT") for name in _COMBINATIONS}
     found = laboratory.capacities(cases.values())
     return [
-        Row(
-            FIGURE,
-            f"ShareGPT, OPT-13B, {what}: requests/s",
-            None,
-            found[cases[name]].mean,
-            found[cases[name]].deviation,
-        )
+        Row.over(FIGURE, f"ShareGPT, OPT-13B, {what}: requests/s", None, found[cases[name]].rates)
         for name, what in _COMBINATIONS.items()
     ]
 
@@ -64,9 +58,8 @@ def _bursts(laboratory: Laboratory, folder: Path) -> list[Row]:
     rows = []
     for name in systems:
         for figure in _BURSTY_FIGURES:
-            shown = values(name, _SHOWN_RATE, figure)
             what = f"bursts, ShareGPT, {_SHOWN_RATE:g} requests/s, {name}: {figure}, {_unit(figure)}"
-            rows.append(Row(FIGURE, what, None, float(np.mean(shown)), float(np.std(shown))))
+            rows.append(Row.over(FIGURE, what, None, values(name, _SHOWN_RATE, figure)))
     return rows
 
 

@@ -50,7 +50,7 @@ def _rates(laboratory: Laboratory, folder: Path) -> list[Row]:
         label = f"{kind[0]} {kind[1]}"
         for name, capacity in found.items():
             what = f"{label}, {name}: requests/s"
-            rows.append(Row("14", what, papers.get(name), capacity.mean, capacity.deviation))
+            rows.append(Row.over("14", what, papers.get(name), capacity.rates))
         ratio = found[OURS].mean / found[ORACLE].mean
         rows.append(Row("14", f"{label}: {OURS} / {ORACLE}", round(papers[OURS] / papers[ORACLE], 2), ratio))
     return rows

@@ -37,7 +37,7 @@ def _prefixes(laboratory: Laboratory, folder: Path) -> list[Row]:
         ours, oracle = (found[cases[length, name]] for name in systems)
         for name, capacity, rate in zip(systems, (ours, oracle), rates, strict=True):
             what = f"prefix of {length} tokens, {name}: requests/s"
-            rows.append(Row("16", what, rate, capacity.mean, capacity.deviation))
+            rows.append(Row.over("16", what, rate, capacity.rates))
         rows.append(Row("16", f"prefix of {length} tokens: {OURS} / {ORACLE}", ratio, ours.mean / oracle.mean))
     return rows
 
@@ -47,7 +47,7 @@ def _chatbot(laboratory: Laboratory, folder: Path) -> list[Row]:
     found = laboratory.capacities(cases.values())
     plot_curves(folder / "figure-17.png", {"chatbot": {name: found[case].curve for name, case in cases.items()}})
     rows = [
-        Row("17", f"chatbot, {name}: requests/s", paper, found[cases[name]].mean, found[cases[name]].deviation)
+        Row.over("17", f"chatbot, {name}: requests/s", paper, found[cases[name]].rates)
         for name, paper in _PAPER_CHATBOT.items()
     ]
     ratio = found[cases[OURS]].mean / found[cases[ORACLE]].mean

@@ -11,11 +11,14 @@ from benchmarks.paper.laboratory import Capacity, Laboratory
 from benchmarks.paper.plots import plot_bars, plot_curves
 from benchmarks.paper.report import Row
 from benchmarks.paper.systems import FASTER_TRANSFORMER, MAX, ORACLE, OURS, POW2, System
+from benchmarks.paper.workloads import WORKLOADS
 
 MODELS = ("OPT-13B", "OPT-66B", "OPT-175B")
 DATASETS = ("ShareGPT", "Alpaca")
 SYSTEMS = (OURS, ORACLE, POW2, MAX, FASTER_TRANSFORMER)
 OVERLOAD = 1.25  # times the capacity; what is measured there is bound by memory, as at the paper's rates
+
+_PAPER_LENGTHS = {"ShareGPT": {"prompt": 161.3, "output": 338.0}, "Alpaca": {"prompt": 19.3, "output": 58.5}}  # means
 
 # Rates that the curves sustain, read off the figure.
 _PAPER_RATES = {
@@ -46,15 +49,27 @@ def run(laboratory: Laboratory, folder: Path) -> list[Row]:
         for model in MODELS
     }
     plot_curves(folder / "figure-12.png", panels)
-    rows = [_rate_row(case, capacities[case]) for case in cases]
-    rows += _ratio_rows(capacities)
+    rows = _length_rows(laboratory) + [_rate_row(case, capacities[case]) for case in cases] + _ratio_rows(capacities)
     return rows + _batched(laboratory, folder, capacities) + _waste(laboratory, folder, capacities)
+
+
+def _length_rows(laboratory: Laboratory) -> list[Row]:
+    """Mean and standard deviation of the lengths of the traces that were run."""
+    rows = []
+    for data, papers in _PAPER_LENGTHS.items():
+        traces = [WORKLOADS[data].jobs(1.0, seed) for seed in laboratory.seeds]
+        for part, paper in papers.items():
+            lens = [[job.prompt_len if part == "prompt" else job.output_len for job in jobs] for jobs in traces]
+            means, deviations = ([float(measure(trace)) for trace in lens] for measure in (np.mean, np.std))
+            rows.append(Row.over("11", f"{data}, {part}s: mean length in tokens", paper, means))
+            rows.append(Row.over("11", f"{data}, {part}s: standard deviation of the length", None, deviations))
+    return rows
 
 
 def _rate_row(case: Case, capacity: Capacity) -> Row:
     paper = _PAPER_RATES.get((case.workload, case.model), {}).get(case.system.name)
     what = f"{case.workload}, {case.model}, {case.system.name}: requests/s"
-    return Row("12", what, paper, capacity.mean, capacity.deviation)
+    return Row.over("12", what, paper, capacity.rates)
 
 
 def _ratio_rows(capacities: dict[Case, Capacity]) -> list[Row]:
@@ -80,9 +95,9 @@ def _batched(laboratory: Laboratory, folder: Path, capacities: dict[Case, Capaci
             values = [figures["batched"] for figures in laboratory.measure(points)]
             paper = _PAPER_BATCHED[data].get(name)
             at_rate, loaded = values[: len(laboratory.seeds)], values[len(laboratory.seeds) :]
-            rows.append(_mean_row("13", f"{data}, {name}: batched requests at {rate:g} requests/s", paper, at_rate))
+            rows.append(Row.over("13", f"{data}, {name}: batched requests at {rate:g} requests/s", paper, at_rate))
             what = f"{data}, {name}: batched requests at {OVERLOAD} times its capacity"
-            rows.append(_mean_row("13", what, paper, loaded))
+            rows.append(Row.over("13", what, paper, loaded))
             bars[f"{data}\n{name}"] = {
                 "paper": paper or 0.0,
                 "ours, same rate": float(np.mean(at_rate)),
@@ -101,14 +116,10 @@ def _waste(laboratory: Laboratory, folder: Path, capacities: dict[Case, Capacity
         for use, papers in _PAPER_MEMORY.items():
             shares = [100 * figures[use] for figures in runs]
             bars.setdefault(name, {})[use] = float(np.mean(shares))
-            rows.append(_mean_row("2", f"{name}: {use}, % of the memory", papers.get(name), shares))
+            rows.append(Row.over("2", f"{name}: {use}, % of the memory", papers.get(name), shares))
     plot_bars(folder / "figure-2.png", bars, y="% of the KV memory", is_stacked=True)
     return rows
 
 
 def _overload(capacity: Capacity) -> float:
     return float(f"{OVERLOAD * capacity.mean:.4g}")
-
-
-def _mean_row(figure: str, what: str, paper: float | None, values: list[float]) -> Row:
-    return Row(figure, what, paper, float(np.mean(values)), float(np.std(values)))
