@@ -31,6 +31,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "or exact; auto takes the file's own where they are, unless --dtype names a type for transformers."
         ),
     ] = "auto"
+    activations: Annotated[
+        Literal["int8", "int16"],
+        Meta(
+            description="How finely the fast CPU runner rounds what 4-bit weights are multiplied with, row by row in "
+            "groups of 32: int8 (16 where it would hurt) is up to twice as fast, int16 all but exact."
+        ),
+    ] = "int8"
+    kv_dtype: Annotated[
+        Literal["auto", "float32", "float16"],
+        Meta(description="Type of the fast CPU runner's KV pages; auto is float16 unless its weights are exact."),
+    ] = "auto"
     block_size: Annotated[int, Meta(description="Tokens in a KV block: a power of two from 1 to 256.")] = 16
     num_blocks: Annotated[int, Meta(description="KV blocks in the pool; default: from --kv-memory.", ge=1)] | None = (
         None

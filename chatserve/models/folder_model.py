@@ -9,6 +9,7 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
+from chatserve.config import Config
 from chatserve.errors import ModelLoadError
 from chatserve.models.cpu.loading import load_transformers_for_cpu
 from chatserve.models.loading import LoadedModel
@@ -39,14 +40,15 @@ def download_hub_model(hub_id: str) -> Path:
         raise ModelLoadError(f"{hub_id}: cannot download it from the hub: {_root_cause(error)}") from error
 
 
-def load_folder(folder: Path, name: str, placement: Placement, weights: str = "auto") -> LoadedModel:
-    """Load the model in `folder`, for the CPU runner when `weights` names a kind.
+def load_folder(folder: Path, name: str, placement: Placement, config: Config) -> LoadedModel:
+    """Load the model in `folder`, for the CPU runner when ``config.weights`` names a kind.
 
     Raises ModelLoadError when files or weights are missing or it cannot be served.
     """
     tokenizer = _load_tokenizer(folder)
     model = _load_weights(folder, placement)
-    runner = TransformersRunner(model, name) if weights == "auto" else load_transformers_for_cpu(model, name, weights)
+    is_for_cpu = config.weights != "auto"
+    runner = load_transformers_for_cpu(model, name, config) if is_for_cpu else TransformersRunner(model, name)
     end_token_ids = _end_token_ids(model, tokenizer)
     vocabulary = Vocabulary(tokenizer.backend_tokenizer, size=runner.info.vocab_size, end_token_ids=end_token_ids)
     template = tokenizer.chat_template

@@ -61,7 +61,7 @@ def load_model(config: Config) -> LoadedModel:
     if path.is_file():
         return load_gguf(path, name, placement)
     folder = path if path.is_dir() else download_hub_model(config.model)
-    return load_folder(folder, name, placement, config.weights)
+    return load_folder(folder, name, placement, config)
 
 
 def with_text(runner: Runner, converted: ConvertedModel) -> LoadedModel:

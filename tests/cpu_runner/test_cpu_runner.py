@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from chatserve.models.cpu.architecture import obstacle
 from chatserve.models.cpu.cpu_runner import CpuRunner
@@ -26,23 +27,36 @@ TOKENS: list[int] = RANDOM.integers(0, tiny.VOCAB_SIZE, 700).tolist()
 BLOCKS: list[int] = RANDOM.permutation(64).tolist()
 
 
-@pytest.fixture(scope="module")
-def runner() -> CpuRunner:
-    return tiny.cpu_runner(tiny.stock_model("llama"), "int8")
+@pytest.fixture(scope="module", params=["float32", "float16"])
+def runner(request: pytest.FixtureRequest) -> CpuRunner:
+    return tiny.cpu_runner(tiny.stock_model("llama"), "int8", kv_dtype=request.param)
+
+
+def logits_in_chunks(runner: CpuRunner, block_size: int) -> NDArray[np.float32]:
+    """Of all of TOKENS[:330], read in four steps."""
+    blocks = np.random.default_rng(1).permutation(512)[: -(-330 // block_size)].tolist()
+    logits = [
+        runner.forward(tiny.step((TOKENS[first:end], first, blocks), block_size=block_size)).copy()
+        for first, end in ((0, 61), (61, 62), (62, 300), (300, 330))
+    ]
+    return np.concatenate(logits)
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 16, 256])
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_every_family_equals_transformers_in_fp32(family: str, block_size: int) -> None:
     model = tiny.stock_model(family)
-    runner = tiny.cpu_runner(model, block_size=block_size, num_blocks=512)
-    blocks = np.random.default_rng(1).permutation(512)[: -(-330 // block_size)].tolist()
-    tokens = TOKENS[:330]
-    logits = [
-        runner.forward(tiny.step((tokens[first:end], first, blocks), block_size=block_size)).copy()
-        for first, end in ((0, 61), (61, 62), (62, 300), (300, 330))
-    ]
-    np.testing.assert_allclose(np.concatenate(logits), tiny.stock_logits(model, tokens), atol=1e-4)
+    logits = logits_in_chunks(tiny.cpu_runner(model, block_size=block_size, num_blocks=512), block_size)
+    np.testing.assert_allclose(logits, tiny.stock_logits(model, TOKENS[:330]), atol=1e-4)
+
+
+@pytest.mark.parametrize(("family", "block_size"), list(zip(tiny.FAMILIES, [1, 16, 256, 2, 64, 8], strict=True)))
+def test_float16_pages_change_little(family: str, block_size: int) -> None:
+    model = tiny.stock_model(family)
+    runner = tiny.cpu_runner(model, block_size=block_size, num_blocks=512, kv_dtype="float16")
+    stock = tiny.stock_logits(model, TOKENS[:330])
+    assert np.abs(logits_in_chunks(runner, block_size) - stock).mean() < 1e-3 * stock.std()
+    assert 2 * runner.info.kv_bytes_per_token == tiny.cpu_runner(model).info.kv_bytes_per_token
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)

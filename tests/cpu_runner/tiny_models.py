@@ -60,10 +60,16 @@ def stock_logits(model: Any, token_ids: list[int]) -> NDArray[np.float32]:
 
 
 def cpu_runner(
-    model: Any, weights: str = "fp32", num_threads: int = 2, num_blocks: int = 64, block_size: int = 16
+    model: Any,
+    weights: str = "fp32",
+    num_threads: int = 2,
+    num_blocks: int = 64,
+    block_size: int = 16,
+    kv_dtype: str = "float32",
 ) -> CpuRunner:
     arrays = {name: weight.detach().numpy() for name, weight in model.named_parameters()}
-    runner = CpuRunner(pack_model(model.config.to_dict(), ArraySource(arrays), weights, None), "tiny", num_threads)
+    packed = pack_model(model.config.to_dict(), ArraySource(arrays), weights, None)
+    runner = CpuRunner(packed, "tiny", num_threads, kv_dtype)
     runner.allocate(num_blocks, block_size, 4)
     return runner
 

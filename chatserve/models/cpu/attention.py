@@ -1,7 +1,7 @@
 """Attention of one tile of queries straight from the pages, in float32.
 
-Pages of one layer: keys [block, KV head, head_dim, slot] and values [block, KV head, slot, head_dim]. Keys lie
-slot-minor, so that the scores of 16 tokens come out of vector multiply-adds without sums across lanes.
+Pages of one layer: keys [block, KV head, head_dim, slot] and values [block, KV head, slot, head_dim], float32 or
+float16. Keys lie slot-minor, so that the scores of 16 tokens come out of vector multiply-adds without sums over lanes.
 
 A tile is a few consecutive queries of one sequence. The query heads that share a KV head are its rows (query by query),
 so every load of K and V serves all of them. The context is cut into splits of SPLIT tokens, at multiples of SPLIT in
@@ -14,22 +14,43 @@ step, nor on the chunk, the tile, the block size, nor on which thread computes w
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 
-from chatserve.models.cpu import vector_code as code
-from chatserve.models.cpu.memory import floats_at, ints_at
-from chatserve.models.cpu.vector_code import FLOAT, LANES, VECTOR_BYTES, number
+from chatserve.models.cpu.memory import floats_at, ints_at, shorts_at
+from chatserve.models.cpu.panels import PANEL, exponentiate, largest_score, mix_panel, score_panel
+from chatserve.models.cpu.vector_code import LANES
 
-PANEL = 16
 KEY_TILE = 64
 SPLIT = 256
 MAX_ROWS = 36
 """Most rows of a tile, unless the heads of a single query are more."""
 
-_PANELS = KEY_TILE // PANEL
+
+class _Context(NamedTuple):
+    """Where the keys and values of a sequence lie: addresses, and counts of bytes, all int64.
+
+    Attributes:
+        keys, values: the KV head in block 0 of the layer.
+        block_bytes: from a block to the next one.
+        block_size: slots of a block.
+        table: int32[W], physical block of each logical block.
+        head_dim: numbers of a key.
+        item_bytes: 4 for float32 pages, 2 for float16.
+        panel_keys, panel_values: room for the panels of a key tile when blocks are smaller than a panel.
+    """
+
+    keys: Any
+    values: Any
+    block_bytes: Any
+    block_size: Any
+    table: Any
+    head_dim: Any
+    item_bytes: Any
+    panel_keys: Any
+    panel_values: Any
 
 
 def scratch_floats(num_rows: int, head_dim: int) -> int:
@@ -38,233 +59,153 @@ def scratch_floats(num_rows: int, head_dim: int) -> int:
     return rows_and_panels + num_rows * (head_dim + 2)
 
 
-def _make_panel_product(num_rows: int, num_vectors: int, adds: bool) -> Any:
-    """An intrinsic: ``C (+)= A @ B``, A [num_rows, depth], B [depth, 8 num_vectors]; addresses and row strides in
-    bytes."""
-
-    @code.intrinsic
-    def panel_product(typing, a, a_stride, b, b_stride, c, c_stride, depth):  # type: ignore[no-untyped-def]
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            a, a_stride, b, b_stride, c, c_stride, depth = args
-            a_rows = [builder.add(a, builder.mul(a_stride, number(row))) for row in range(num_rows)]
-            c_rows = [builder.add(c, builder.mul(c_stride, number(row))) for row in range(num_rows)]
-            cells = [(row, VECTOR_BYTES * vector) for row in range(num_rows) for vector in range(num_vectors)]
-            start = [code.load(builder, c_rows[row], at) if adds else code.floats(0.0) for row, at in cells]
-
-            def step(index: Any, sums: list[Any]) -> list[Any]:
-                b_row, offset = builder.add(b, builder.mul(index, b_stride)), builder.mul(index, number(4))
-                columns = {VECTOR_BYTES * i: code.load(builder, b_row, VECTOR_BYTES * i) for i in range(num_vectors)}
-                factors = [code.broadcast(builder, code.load(builder, a_row, offset, FLOAT)) for a_row in a_rows]
-                return [
-                    code.multiply_add(builder, factors[row], columns[at], total)
-                    for (row, at), total in zip(cells, sums, strict=True)
-                ]
-
-            for (row, at), total in zip(cells, code.loop(builder, depth, start, step), strict=True):
-                code.store(builder, total, c_rows[row], at)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 7), generate
-
-    return panel_product
-
-
-_score_1, _score_2, _score_3, _score_6 = (_make_panel_product(rows, 2, adds=False) for rows in (1, 2, 3, 6))
-_mix_1, _mix_2, _mix_3, _mix_6 = (_make_panel_product(rows, 2, adds=True) for rows in (1, 2, 3, 6))
-_mix_half = _make_panel_product(1, 1, adds=True)
-
-
-@code.intrinsic
-def _largest(typing, address, num_vectors):  # type: ignore[no-untyped-def]
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, num_vectors = args
-
-        def step(index: Any, state: list[Any]) -> list[Any]:
-            values = code.load(builder, address, builder.mul(index, number(VECTOR_BYTES)))
-            return [code.largest(builder, values, state[0])]
-
-        (lanes,) = code.loop(builder, num_vectors, [code.floats(float("-inf"))], step)
-        return code.fold(builder, lanes, lambda x, y: code.largest(builder, x, y))
-
-    return types.float32(types.int64, types.int64), generate
-
-
-@code.intrinsic
-def _exponentiate(typing, address, num_vectors, largest):  # type: ignore[no-untyped-def]
-    """Replace every x by exp(x - largest) and return their sum."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address, num_vectors, largest = args
-        top = code.broadcast(builder, largest)
-
-        def step(index: Any, state: list[Any]) -> list[Any]:
-            offset = builder.mul(index, number(VECTOR_BYTES))
-            weight = code.exponential(builder, builder.fsub(code.load(builder, address, offset), top))
-            code.store(builder, weight, address, offset)
-            return [builder.fadd(state[0], weight)]
-
-        (lanes,) = code.loop(builder, num_vectors, [code.floats(0.0)], step)
-        return code.fold(builder, lanes, builder.fadd)
-
-    return types.float32(types.int64, types.int64, types.float32), generate
+@njit(nogil=True)
+def _block_address(context, base, token):  # type: ignore[no-untyped-def]
+    table = ints_at(context.table, token // context.block_size + 1)
+    return base + table[token // context.block_size] * context.block_bytes
 
 
 @njit(nogil=True)
-def _score_panel(  # type: ignore[no-untyped-def]
-    queries, query_bytes, keys, key_bytes, scores, score_bytes, num_rows, head_dim
-):
-    """scores[row, 0:16] = queries[row] . the panel's 16 keys."""
-    row = 0
-    while row < num_rows:
-        q, s, left = queries + row * query_bytes, scores + row * score_bytes, num_rows - row
-        if left >= 6:
-            _score_6(q, query_bytes, keys, key_bytes, s, score_bytes, head_dim)
-            row += 6
-        elif left >= 3:
-            _score_3(q, query_bytes, keys, key_bytes, s, score_bytes, head_dim)
-            row += 3
-        elif left == 2:
-            _score_2(q, query_bytes, keys, key_bytes, s, score_bytes, head_dim)
-            row += 2
-        else:
-            _score_1(q, query_bytes, keys, key_bytes, s, score_bytes, head_dim)
-            row += 1
+def _keys_of(context, start, panel):  # type: ignore[no-untyped-def]
+    """Address of the keys of a panel of the key tile that begins at token `start`."""
+    if context.block_size < PANEL:
+        return context.panel_keys + panel * PANEL * context.head_dim * context.item_bytes
+    token = start + panel * PANEL
+    return _block_address(context, context.keys, token) + context.item_bytes * (token % context.block_size)
 
 
 @njit(nogil=True)
-def _mix_panel(  # type: ignore[no-untyped-def]
-    weights, weight_bytes, values, row_bytes, sums, num_rows, num_tokens
-):
-    """sums[row] += weights[row, 0:num_tokens] @ the panel's values; 16 columns at a time, a last 8 alone."""
-    column = 0
-    while column + 64 <= row_bytes:
-        row, v = 0, values + column
-        while row < num_rows:
-            w, o, left = weights + row * weight_bytes, sums + row * row_bytes + column, num_rows - row
-            if left >= 6:
-                _mix_6(w, weight_bytes, v, row_bytes, o, row_bytes, num_tokens)
-                row += 6
-            elif left >= 3:
-                _mix_3(w, weight_bytes, v, row_bytes, o, row_bytes, num_tokens)
-                row += 3
-            elif left == 2:
-                _mix_2(w, weight_bytes, v, row_bytes, o, row_bytes, num_tokens)
-                row += 2
-            else:
-                _mix_1(w, weight_bytes, v, row_bytes, o, row_bytes, num_tokens)
-                row += 1
-        column += 64
-    if column < row_bytes:
-        for row in range(num_rows):
-            w, o = weights + row * weight_bytes, sums + row * row_bytes + column
-            _mix_half(w, weight_bytes, values + column, row_bytes, o, row_bytes, num_tokens)
+def _values_of(context, start, panel):  # type: ignore[no-untyped-def]
+    row_bytes = context.head_dim * context.item_bytes
+    if context.block_size < PANEL:
+        return context.panel_values + panel * PANEL * row_bytes
+    token = start + panel * PANEL
+    return _block_address(context, context.values, token) + row_bytes * (token % context.block_size)
 
 
 @njit(nogil=True)
-def _collect_panel(  # type: ignore[no-untyped-def]
-    keys, values, block_bytes, block_size, head_dim, table, first_token, num_tokens, panel_keys, panel_values
-):
-    """Copy a panel from blocks of fewer than PANEL slots: keys to [head_dim, PANEL], values to [PANEL, head_dim]."""
-    new_keys, new_values = floats_at(panel_keys, head_dim * PANEL), floats_at(panel_values, PANEL * head_dim)
+def _collect_panels(context, start, num_tokens):  # type: ignore[no-untyped-def]
+    """Copy the panels of a key tile out of blocks of fewer than PANEL slots."""
+    numbers, block_size = context.head_dim * context.block_size, context.block_size
     for i in range(num_tokens):
-        block, slot = table[(first_token + i) // block_size], (first_token + i) % block_size
-        old_keys = floats_at(keys + block * block_bytes, head_dim * block_size)
-        old_values = floats_at(values + block * block_bytes, head_dim * block_size)
-        for d in range(head_dim):
-            new_keys[d * PANEL + i] = old_keys[d * block_size + slot]
-            new_values[i * head_dim + d] = old_values[slot * head_dim + d]
+        slot = (start + i) % block_size
+        keys = _block_address(context, context.keys, start + i)
+        values = _block_address(context, context.values, start + i)
+        new_keys, new_values = _keys_of(context, start, i // PANEL), _values_of(context, start, i // PANEL)
+        size = context.head_dim * PANEL
+        if context.item_bytes == 2:
+            _copy_token(shorts_at(keys, numbers), block_size, slot, shorts_at(new_keys, size), PANEL, i % PANEL, 1)
+            _copy_token(
+                shorts_at(values, numbers), 1, slot, shorts_at(new_values, size), 1, i % PANEL, context.head_dim
+            )
+        else:
+            _copy_token(floats_at(keys, numbers), block_size, slot, floats_at(new_keys, size), PANEL, i % PANEL, 1)
+            _copy_token(
+                floats_at(values, numbers), 1, slot, floats_at(new_values, size), 1, i % PANEL, context.head_dim
+            )
 
 
 @njit(nogil=True)
-def _hide(scores, first_token, num_scores, first_visible, end_visible):  # type: ignore[no-untyped-def]
-    """Set the scores of tokens outside [first_visible, end_visible) to -inf."""
+def _copy_token(old, old_stride, old_slot, new, new_stride, new_slot, slot_numbers):  # type: ignore[no-untyped-def]
+    """Copy the key or value in a slot; its numbers are `.._stride` apart, slots `slot_numbers`."""
+    for d in range(len(new) // PANEL):
+        new[new_slot * slot_numbers + d * new_stride] = old[old_slot * slot_numbers + d * old_stride]
+
+
+@njit(nogil=True)
+def _hide_and_cap(scores, first_token, num_scores, first_visible, end_visible, softcap):  # type: ignore[no-untyped-def]
+    """Set the scores of tokens outside [first_visible, end_visible) to -inf, bend others towards the soft cap."""
     row = floats_at(scores, num_scores)
     for i in range(num_scores):
         if first_token + i < first_visible or first_token + i >= end_visible:
             row[i] = -np.inf
+        elif softcap > 0.0:
+            row[i] = softcap * math.tanh(row[i] / softcap)
+
+
+@njit(nogil=True)
+def _weigh(scores, num_scores, largest, total, sums):  # type: ignore[no-untyped-def]
+    """Turn a row's scores into weights and bring its `sums` up to date; returns its largest score and total weight."""
+    new_largest = max(largest, largest_score(scores, num_scores // LANES))
+    if new_largest == -np.inf:
+        floats_at(scores, num_scores)[:] = 0.0
+        return largest, total
+    correction = np.float32(math.exp(largest - new_largest))
+    if correction != 1.0:
+        for i in range(len(sums)):
+            sums[i] *= correction
+    return new_largest, total * correction + exponentiate(scores, num_scores // LANES, new_largest)
+
+
+@njit(nogil=True)
+def _score_tile(context, queries, num_rows, start, num_tokens, scores):  # type: ignore[no-untyped-def]
+    slots = PANEL if context.block_size < PANEL else context.block_size
+    for panel in range((num_tokens + PANEL - 1) // PANEL):
+        score_panel(
+            context.item_bytes, queries, 4 * context.head_dim, _keys_of(context, start, panel),
+            context.item_bytes * slots, scores + 4 * PANEL * panel, 4 * KEY_TILE, num_rows, context.head_dim,
+            _values_of(context, start, panel),
+        )  # fmt: skip
+
+
+@njit(nogil=True)
+def _mix_tile(context, scores, num_rows, start, num_tokens, end_token, sums):  # type: ignore[no-untyped-def]
+    num_panels = (num_tokens + PANEL - 1) // PANEL
+    for panel in range(num_panels):
+        values = _values_of(context, start, panel)
+        is_followed = context.block_size >= PANEL and start + KEY_TILE + panel * PANEL < end_token
+        mix_panel(
+            context.item_bytes, scores + 4 * PANEL * panel, 4 * KEY_TILE, values, context.head_dim,
+            sums, num_rows, min(PANEL, num_tokens - panel * PANEL),
+            _keys_of(context, start + KEY_TILE, panel) if is_followed else values,
+        )  # fmt: skip
 
 
 @njit(nogil=True)
 def attend_split(  # type: ignore[no-untyped-def]
-    queries,
-    num_rows,
-    group_size,
-    first_position,
-    head_dim,
-    keys,
-    values,
-    block_bytes,
-    block_size,
-    table,
-    split,
-    window,
-    scratch,
-    result,
-):
+    queries, num_rows, group_size, first_position, head_dim, item_bytes, keys, values, block_bytes, block_size, table,
+    split, window, softcap, scratch, result,
+):  # fmt: skip
     """Attend to the tokens of one split.
 
     Args:
         queries: address of float32[num_rows, head_dim], scaled; row r has position
             ``first_position + r // group_size``.
-        keys, values: addresses of the KV head in block 0 of the layer; blocks lie `block_bytes` apart.
-        table: address of int32[W], physical block of each logical block.
+        head_dim, item_bytes, keys, values, block_bytes, block_size, table: see `_Context`.
         split: number of the split; it holds at least one token that the last query sees.
         window: tokens a query sees, itself included; 0 means all.
+        softcap: a float; scores s become ``softcap * tanh(s / softcap)`` unless it is 0.
         scratch: address of memory for scores and collected panels.
         result: address of float32[num_rows, head_dim + 2]: the sums of values weighted by exp(score - largest), then,
             of all rows, the largest scores, then the sums of weights. A row that sees nothing has largest -inf.
     """
-    row_bytes = 4 * head_dim
-    scores, panel_keys = scratch, scratch + 4 * KEY_TILE * num_rows
-    panel_values = panel_keys + row_bytes * KEY_TILE
-    sums, largest = floats_at(result, num_rows * head_dim), floats_at(result + num_rows * row_bytes, num_rows)
-    totals = floats_at(result + num_rows * (row_bytes + 4), num_rows)
-    sums[:] = 0.0
-    largest[:] = -np.inf
-    totals[:] = 0.0
-    is_collected = block_size < PANEL
-    key_bytes = 4 * (PANEL if is_collected else block_size)
+    scores, panels = scratch, scratch + 4 * KEY_TILE * num_rows
+    context = _Context(
+        keys, values, block_bytes, block_size, table, head_dim, item_bytes, panels, panels + 4 * KEY_TILE * head_dim
+    )
+    end = num_rows * head_dim
+    results = floats_at(result, end + 2 * num_rows)
+    results[:] = 0.0
+    results[end : end + num_rows] = -np.inf
     first_token, end_token = split * SPLIT, min((split + 1) * SPLIT, first_position + (num_rows - 1) // group_size + 1)
     if window > 0:
         first_token = max(first_token, (first_position - window + 1) // KEY_TILE * KEY_TILE)
-    blocks = ints_at(table, (end_token + block_size - 1) // block_size)
     for start in range(first_token, end_token, KEY_TILE):
         num_tokens = min(KEY_TILE, end_token - start)
-        num_panels = (num_tokens + PANEL - 1) // PANEL
-        for panel in range(num_panels):
-            token = start + panel * PANEL
-            if is_collected:
-                k, v = panel_keys + panel * PANEL * row_bytes, panel_values + panel * PANEL * row_bytes
-                count = min(PANEL, num_tokens - panel * PANEL)
-                _collect_panel(keys, values, block_bytes, block_size, head_dim, blocks, token, count, k, v)
-            else:
-                k = keys + blocks[token // block_size] * block_bytes + 4 * (token % block_size)
-            _score_panel(queries, row_bytes, k, key_bytes, scores + 4 * PANEL * panel, 4 * KEY_TILE, num_rows, head_dim)
-        num_scores = num_panels * PANEL
+        num_scores = (num_tokens + PANEL - 1) // PANEL * PANEL
+        if block_size < PANEL:
+            _collect_panels(context, start, num_tokens)
+        _score_tile(context, queries, num_rows, start, num_tokens, scores)
         for row in range(num_rows):
-            position = first_position + row // group_size
+            position, row_scores = first_position + row // group_size, scores + 4 * KEY_TILE * row
             first_visible = max(0, position - window + 1) if window > 0 else 0
-            row_scores = scores + 4 * KEY_TILE * row
-            if position + 1 < start + num_scores or first_visible > start:
-                _hide(row_scores, start, num_scores, first_visible, position + 1)
-            new_largest = max(largest[row], _largest(row_scores, num_scores // LANES))
-            if new_largest == -np.inf:
-                floats_at(row_scores, num_scores)[:] = 0.0
-                continue
-            correction = np.float32(math.exp(largest[row] - new_largest))
-            largest[row] = new_largest
-            totals[row] = totals[row] * correction + _exponentiate(row_scores, num_scores // LANES, new_largest)
-            if correction != 1.0:
-                for i in range(row * head_dim, (row + 1) * head_dim):
-                    sums[i] *= correction
-        for panel in range(num_panels):
-            token = start + panel * PANEL
-            if is_collected:
-                v = panel_values + panel * PANEL * row_bytes
-            else:
-                v = values + blocks[token // block_size] * block_bytes + row_bytes * (token % block_size)
-            count = min(PANEL, num_tokens - panel * PANEL)
-            _mix_panel(scores + 4 * PANEL * panel, 4 * KEY_TILE, v, row_bytes, result, num_rows, count)
+            if softcap > 0.0 or position + 1 < start + num_scores or first_visible > start:
+                _hide_and_cap(row_scores, start, num_scores, first_visible, position + 1, softcap)
+            results[end + row], results[end + num_rows + row] = _weigh(
+                row_scores, num_scores, results[end + row], results[end + num_rows + row],
+                results[row * head_dim : (row + 1) * head_dim],
+            )  # fmt: skip
+        _mix_tile(context, scores, num_rows, start, num_tokens, end_token, result)
 
 
 @njit(nogil=True)

@@ -6,8 +6,9 @@ from numba import njit
 
 from chatserve.models.cpu.attention import MAX_ROWS, SPLIT, merge_split
 from chatserve.models.cpu.calls import call_attend
-from chatserve.models.cpu.memory import floats_at
-from chatserve.models.cpu.rows import normalise_row
+from chatserve.models.cpu.memory import floats_at, shorts_at
+from chatserve.models.cpu.rows import normalise_row, store_halves
+from chatserve.models.cpu.vector_code import LANES
 
 _ITEMS_PER_THREAD = 4
 
@@ -46,12 +47,12 @@ def cut_work(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def rotate_and_write(plan, layer, head_norms, slots, rotation, first_row, end_row):  # type: ignore[no-untyped-def]
+def rotate_and_write(plan, layer, head_norms, slots, rotation, first_row, end_row, thread):  # type: ignore[no-untyped-def]
     """Normalise q and k head by head if the model does, rotate them, and write k and v into their slots."""
     for row in range(first_row, end_row):
         _rotate_row(plan, layer, head_norms, rotation, row)
         if slots[row] >= 0:
-            _write_row(plan, layer, slots[row], row)
+            _write_row(plan, layer, slots[row], row, thread)
 
 
 @njit(nogil=True)
@@ -69,19 +70,30 @@ def _rotate_row(plan, layer, head_norms, rotation, row):  # type: ignore[no-unty
 
 
 @njit(nogil=True)
-def _write_row(plan, layer, position, row):  # type: ignore[no-untyped-def]
-    head_dim, block_size = plan.head_dim, plan.block_size
+def _write_row(plan, layer, position, row, thread):  # type: ignore[no-untyped-def]
+    head_dim, block_size, num_numbers = plan.head_dim, plan.block_size, plan.num_kv_heads * plan.head_dim
     block, slot = position // block_size, position % block_size
-    page = plan.pages + layer * plan.layer_bytes + block * plan.block_bytes
+    keys = plan.pages + layer * plan.layer_bytes + block * plan.block_bytes
+    values = keys + plan.values_offset
     key = plan.qkv + row * plan.qkv_stride + 4 * plan.num_heads * head_dim
-    value = key + 4 * plan.num_kv_heads * head_dim
-    for head in range(plan.num_kv_heads):
-        start = 4 * head * head_dim * block_size
-        keys, new_key = floats_at(page + start, head_dim * block_size), floats_at(key + 4 * head * head_dim, head_dim)
-        for d in range(head_dim):
-            keys[d * block_size + slot] = new_key[d]
-        values = floats_at(page + plan.values_offset + start + 4 * slot * head_dim, head_dim)
-        values[:] = floats_at(value + 4 * head * head_dim, head_dim)
+    if plan.item_bytes == 2:
+        halves = plan.scratch + thread * plan.scratch_bytes
+        store_halves(key, halves, 2 * num_numbers // LANES)
+        new, size = shorts_at(halves, 2 * num_numbers), num_numbers * block_size
+        _fill_slot(new[:num_numbers], new[num_numbers:], shorts_at(keys, size), shorts_at(values, size), head_dim, slot)
+    else:
+        new, size = floats_at(key, 2 * num_numbers), num_numbers * block_size
+        _fill_slot(new[:num_numbers], new[num_numbers:], floats_at(keys, size), floats_at(values, size), head_dim, slot)
+
+
+@njit(nogil=True)
+def _fill_slot(new_keys, new_values, keys, values, head_dim, slot):  # type: ignore[no-untyped-def]
+    """Write the keys and values of one token, all heads, into a block."""
+    block_size = len(keys) // len(new_keys)
+    for i in range(len(new_keys)):
+        head, d = i // head_dim, i % head_dim
+        keys[i * block_size + slot] = new_keys[i]
+        values[(head * block_size + slot) * head_dim + d] = new_values[i]
 
 
 @njit(nogil=True)
@@ -105,14 +117,14 @@ def attend(plan, windows, layer, block_tables, tiles, pieces, item, thread):  # 
         scaled = floats_at(queries + 4 * i * group_size * head_dim, group_size * head_dim)
         for d in range(group_size * head_dim):
             scaled[d] = source[d] * plan.scaling
-    keys = plan.pages + layer * plan.layer_bytes + 4 * head * head_dim * plan.block_size
+    keys = plan.pages + layer * plan.layer_bytes + plan.item_bytes * head * head_dim * plan.block_size
     table = block_tables.ctypes.data + tile[0] * block_tables.strides[0]
     first_split = pieces[piece, 1]
     if is_whole and windows[layer] > 0:
         first_split = max(0, tile[3] - windows[layer] + 1) // SPLIT
     for split in range(first_split, pieces[piece, 2]):
         call_attend(plan.attend, (
-            queries, num_rows, group_size, tile[3], head_dim, keys, keys + plan.values_offset,
+            queries, num_rows, group_size, tile[3], head_dim, plan.item_bytes, keys, keys + plan.values_offset,
             plan.block_bytes, plan.block_size, table, split, windows[layer], scratch,
             result if split == first_split else other,
         ))  # fmt: skip
@@ -136,7 +148,7 @@ def merge(plan, tiles, item):  # type: ignore[no-untyped-def]
     _store_mixed(plan, tiles[index], head, result)
 
 
-@njit(nogil=True)
+@njit(nogil=True, error_model="numpy")
 def _store_mixed(plan, tile, head, result):  # type: ignore[no-untyped-def]
     head_dim, group_size = plan.head_dim, plan.num_heads // plan.num_kv_heads
     num_rows = (tile[2] - tile[1]) * group_size

@@ -11,7 +11,7 @@ from chatserve.models.batch import Float32Array, Int32Array
 from chatserve.models.cpu.architecture import Architecture
 from chatserve.models.cpu.attention import MAX_ROWS, scratch_floats
 from chatserve.models.cpu.product_stages import ROW_BLOCK
-from chatserve.models.cpu.products import SCALE_BYTES
+from chatserve.models.cpu.products import BLOCK_GROUP_BYTES, BLOCK_ROWS
 from chatserve.models.cpu.step import COUNTER_BYTES, num_stages
 from chatserve.models.cpu.tiles import GROUP, TILE_ROWS
 
@@ -36,7 +36,8 @@ class Buffers:
         self._zeros = _aligned(TILE_ROWS, np.float32)
         group_size = architecture.num_heads // architecture.num_kv_heads
         self._tile_rows = max(1, MAX_ROWS // group_size) * group_size
-        width = max(padded(architecture.hidden_size), _GATE_UP_FLOATS)
+        kv_numbers = 2 * architecture.num_kv_heads * architecture.head_dim
+        width = max(padded(architecture.hidden_size), kv_numbers, _GATE_UP_FLOATS)
         self._scratch = _per_thread(
             num_threads, max(width, scratch_floats(self._tile_rows, architecture.head_dim)), np.float32
         )
@@ -72,11 +73,11 @@ class Buffers:
         self._qkv, self._mixed = _rows(num_rows, shape.num_qkv_heads * shape.head_dim), _rows(num_rows, padded(mixed))
         self._inner = _rows(num_rows, inner)
         width = max(padded(shape.hidden_size), padded(mixed), inner)
-        self._prepared = _per_thread(self._num_threads, num_rows * width * 4, np.uint8)
-        self._scales = _per_thread(self._num_threads, num_rows * width // GROUP * SCALE_BYTES // 4, np.float32)
+        num_block_groups = -(-num_rows // BLOCK_ROWS) * width // GROUP
+        self._prepared = _per_thread(self._num_threads, num_block_groups * max(BLOCK_GROUP_BYTES.values()), np.uint8)
         self._set_strided(hidden=self._hidden, qkv=self._qkv, mixed=self._mixed, inner=self._inner)
-        self._set(prepared=self._prepared, scales=self._scales)
-        self._plan["prepared_bytes"], self._plan["scales_bytes"] = self._prepared.strides[0], self._scales.strides[0]
+        self._set(prepared=self._prepared)
+        self._plan["prepared_bytes"] = self._prepared.strides[0]
 
     def _grow_wanted(self, num_wanted: int) -> None:
         width = -(-self._architecture.vocab_size // TILE_ROWS) * TILE_ROWS

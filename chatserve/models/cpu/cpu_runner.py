@@ -15,16 +15,15 @@ from chatserve.models.cpu.packed_file import PackedModel
 from chatserve.models.cpu.pages import Pages
 from chatserve.models.cpu.plan import MATRIX, PLAN
 from chatserve.models.cpu.products import Form
-from chatserve.models.cpu.step import cut_work, run_step
+from chatserve.models.cpu.step import cut_work, run_step, stage_cycles, stage_names
 from chatserve.models.cpu.tiles import Kind, TiledMatrix
 from chatserve.models.runner import ModelInfo
 
-_NARROW_INPUTS: tuple[str, ...] = ()
-"""Inputs of 4-bit matrices that are rounded to 8 bits; all others to 16.
+_NARROW_INPUTS = ("out", "gate_up", "down")
+"""Inputs of 4-bit matrices that are rounded to 8 bits unless 16 are asked for; ``qkv`` always gets 16.
 
-The default model over 1536 positions agrees with float32 in the most likely token in 100 % with all in 16 bits, in
-98.4 % with ``out`` and ``down`` in 8, in 97.1 % with ``out`` and ``gate_up``, in 96.8 % with all in 8.
-A product alone is 1.7 times as fast in 8 bits when weights come from the cache (many rows); at few rows memory decides.
+A product of many rows is twice as fast in 8 bits; with few rows memory decides. How close the default model then is to
+float32 was measured, see ``docs/log.md``.
 """
 
 
@@ -35,10 +34,21 @@ class CpuRunner:
         model: the weights; they must stay in place.
         name: the id clients use.
         num_threads: threads of a step; None takes what numba and the process may use.
+        kv_dtype: type of the pages, float32 or float16.
+        activations: ``int8`` rounds the inputs of most 4-bit matrices to 8 bits, ``int16`` all to 16.
     """
 
-    def __init__(self, model: PackedModel, name: str, num_threads: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PackedModel,
+        name: str,
+        num_threads: int | None = None,
+        kv_dtype: str = "float32",
+        activations: str = "int16",
+    ) -> None:
         shape = model.architecture
+        self._kv_dtype = np.dtype(kv_dtype)
+        self._narrow_inputs = _NARROW_INPUTS if activations == "int8" else ()
         self._model, self._shape = model, shape
         self._num_threads = num_threads or _usable_threads()
         self._plans: NDArray[Any] = np.zeros(1, PLAN)
@@ -48,20 +58,21 @@ class CpuRunner:
         width = padded(shape.hidden_size)
         self._norms: Float32Array = np.zeros((2 * shape.num_layers + 1, width), np.float32)
         self._norms[:, : shape.hidden_size] = model.vectors["norms"]
-        # Copies: what lies in a mapped file is read-only, another type for numba, which would compile all anew.
+        # Copies: a model that was packed in place may bring other layouts, for which numba would compile all anew.
         self._head_norms = np.array(model.vectors.get("head_norms", np.empty((0, 2, shape.head_dim))), np.float32)
         self._frequencies = np.array(model.vectors["frequencies"], np.float32)
         self._windows = np.array(shape.windows, np.int64)
         self._biases = {name: _pad_to_tile(bias) for name, bias in model.vectors.items() if name.endswith(".bias")}
         self._matrices = self._list_matrices()
+        where = f"cpu ({self._num_threads} threads)"
         kinds = "/".join(sorted({matrix.kind.name.lower() for matrix in model.matrices.values()}))
         self._info = ModelInfo(
             name=name,
             vocab_size=shape.vocab_size,
             max_model_len=shape.max_model_len,
-            kv_bytes_per_token=2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * 4,
+            kv_bytes_per_token=2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * self._kv_dtype.itemsize,
             is_batch_invariant=True,
-            description=f"{shape.model_type}, {shape.num_layers} layers, {kinds}, cpu ({self._num_threads} threads)",
+            description=f"{shape.model_type}, {shape.num_layers} layers, {kinds}, KV {kv_dtype}, {where}",
         )
 
     @property
@@ -76,9 +87,10 @@ class CpuRunner:
     def allocate(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
         shape, plan = self._shape, self._plan
         block_numbers = shape.num_kv_heads * shape.head_dim * block_size
-        self._pages = Pages(shape.num_layers, num_blocks, num_host_blocks, block_numbers)
+        self._pages = Pages(shape.num_layers, num_blocks, num_host_blocks, block_numbers, self._kv_dtype)
         pool = self._pages.pool
         plan["block_size"], plan["pages"] = block_size, pool.ctypes.data
+        plan["item_bytes"] = self._kv_dtype.itemsize
         plan["layer_bytes"], plan["values_offset"], plan["block_bytes"] = pool.strides[:3]
 
     def forward(self, batch: Batch) -> Float32Array:
@@ -87,6 +99,14 @@ class CpuRunner:
         if num_rows:
             self._run(batch)
         return self._buffers.logits[:num_wanted, : self._shape.vocab_size]
+
+    def stage_cycles(self) -> dict[str, int]:
+        """What the last step spent where: cycles of the time stamp counter in the first thread, by kind of stage."""
+        cycles: dict[str, int] = {}
+        names = stage_names(self._shape.num_layers)
+        for name, spent in zip(names, stage_cycles(self._buffers.counters).tolist(), strict=True):
+            cycles[name] = cycles.get(name, 0) + spent
+        return cycles
 
     def _run(self, batch: Batch) -> None:
         buffers, plan = self._buffers, self._plan
@@ -140,13 +160,13 @@ class CpuRunner:
         bias = self._biases.get(f"{name}.bias")
         address = 0 if bias is None else bias.ctypes.data
         num_tiles, num_groups = matrix.data.shape[:2]
-        return matrix.kind, _form(name, matrix), matrix.data.ctypes.data, address, num_tiles, num_groups
+        return matrix.kind, self._form(name, matrix), matrix.data.ctypes.data, address, num_tiles, num_groups
 
-
-def _form(name: str, matrix: TiledMatrix) -> Form:
-    if matrix.kind is Kind.FLOAT32:
-        return Form.FLOATS
-    return Form.NARROW if matrix.kind is Kind.INT4 and name.rpartition(".")[2] in _NARROW_INPUTS else Form.WIDE
+    def _form(self, name: str, matrix: TiledMatrix) -> Form:
+        if matrix.kind is Kind.FLOAT32:
+            return Form.FLOATS
+        is_narrow = matrix.kind is Kind.INT4 and name.rpartition(".")[2] in self._narrow_inputs
+        return Form.NARROW if is_narrow else Form.WIDE
 
 
 def _usable_threads() -> int:

@@ -23,23 +23,20 @@ from chatserve.models.cpu.sources import source_digest
 def _make_functions(sources: int) -> tuple[Any, Any]:
     @cfunc(types.void(*[types.int64] * NUM_MULTIPLY_ARGUMENTS), cache=True)
     def multiply(  # type: ignore[no-untyped-def]
-        kind, form, weights, x, x_stride, scales, scale_stride, initial, initial_stride, out, out_stride, groups, rows
+        kind, form, weights, x, initial, initial_stride, out, out_stride, groups, rows
     ):
         if sources:
-            multiply_tile(
-                kind, form, weights, x, x_stride, scales, scale_stride,
-                initial, initial_stride, out, out_stride, groups, rows,
-            )  # fmt: skip
+            multiply_tile(kind, form, weights, x, initial, initial_stride, out, out_stride, groups, rows)
 
     @cfunc(types.void(*[types.int64] * NUM_ATTEND_ARGUMENTS), cache=True)
     def attend(  # type: ignore[no-untyped-def]
-        queries, num_rows, group_size, position, head_dim, keys, values, block_bytes, block_size, table, split, window,
-        scratch, result,
+        queries, num_rows, group_size, position, head_dim, item_bytes, keys, values, block_bytes, block_size,
+        table, split, window, scratch, result,
     ):  # fmt: skip
         if sources:
             attend_split(
-                queries, num_rows, group_size, position, head_dim, keys, values, block_bytes, block_size, table, split,
-                window, scratch, result,
+                queries, num_rows, group_size, position, head_dim, item_bytes, keys, values, block_bytes, block_size,
+                table, split, window, 0.0, scratch, result,
             )  # fmt: skip
 
     return multiply, attend

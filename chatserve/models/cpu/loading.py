@@ -1,4 +1,4 @@
-"""Choose the CPU runner for a model, and load it: weights are packed once and mapped into memory afterwards."""
+"""Choose the CPU runner for a model, and load it: weights are packed once, and read as they are packed afterwards."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from chatserve.models.cpu.blocks import EXACT_KINDS
 from chatserve.models.cpu.gguf_source import GgufSource
 from chatserve.models.cpu.packed_file import PackedModel, open_packed
 from chatserve.models.cpu.packing import ArraySource, pack_model
+from chatserve.models.cpu.tiles import Kind
 from chatserve.models.gguf_file import GgufFile
 from chatserve.models.loading import LoadedModel, with_text
 
@@ -47,17 +48,17 @@ def load_gguf_for_cpu(path: Path, name: str, config: Config) -> LoadedModel | No
     else:
         _check(converted.config, name)
     weights = "native" if config.weights == "auto" else config.weights
-    return with_text(_make_runner(_open_or_pack(path, converted, weights), name), converted)
+    return with_text(_make_runner(_open_or_pack(path, converted, weights), name, config), converted)
 
 
-def load_transformers_for_cpu(model: PreTrainedModel, name: str, weights: str) -> CpuRunner:
-    """Pack a transformers model. Raises ModelLoadError when the CPU runner cannot run it."""
-    config = model.config.get_text_config().to_dict()
-    _check(config, name)
+def load_transformers_for_cpu(model: PreTrainedModel, name: str, config: Config) -> CpuRunner:
+    """Pack a transformers model as ``config.weights`` says. Raises ModelLoadError when the CPU runner cannot run it."""
+    facts = model.config.get_text_config().to_dict()
+    _check(facts, name)
     if model.device.type != "cpu":
-        raise ModelLoadError(f"{name}: weights {weights} are for the CPU, the device is {model.device}")
+        raise ModelLoadError(f"{name}: weights {config.weights} are for the CPU, the device is {model.device}")
     arrays: dict[str, Any] = {key: value.float().numpy() for key, value in model.state_dict().items()}
-    return _make_runner(pack_model(config, ArraySource(arrays), weights, None), name)
+    return _make_runner(pack_model(facts, ArraySource(arrays), config.weights, None), name, config)
 
 
 def _is_for_cpu(config: Config) -> bool:
@@ -91,13 +92,17 @@ def _open_or_pack(path: Path, converted: ConvertedModel, weights: str) -> Packed
     source = GgufSource(GgufFile(path), converted.config)
     packed = pack_model(converted.config, source, weights, source.rotary_divisors())
     packed.save(target)
-    return packed
+    return open_packed(target) or packed
 
 
-def _make_runner(packed: PackedModel, name: str) -> CpuRunner:
+def _make_runner(packed: PackedModel, name: str, config: Config) -> CpuRunner:
     from chatserve.models.cpu.cpu_runner import CpuRunner  # compiles code
 
     logger.info("loading the CPU kernels (compiled once, which takes about a minute)")
-    runner = CpuRunner(packed, name)
+    is_exact = all(matrix.kind is Kind.FLOAT32 for matrix in packed.matrices.values())
+    kv_dtype = config.kv_dtype
+    if kv_dtype == "auto":
+        kv_dtype = "float32" if is_exact else "float16"
+    runner = CpuRunner(packed, name, kv_dtype=kv_dtype, activations=config.activations)
     runner.warm_up()
     return runner

@@ -20,7 +20,9 @@ def _make_pointer(kind: Any) -> Any:
     return pointer
 
 
-_float_pointer, _byte_pointer, _int_pointer = (_make_pointer(kind) for kind in (types.float32, types.int8, types.int32))
+_float_pointer, _byte_pointer, _short_pointer, _int_pointer = (
+    _make_pointer(kind) for kind in (types.float32, types.int8, types.int16, types.int32)
+)
 
 
 @njit(nogil=True, inline="always")
@@ -33,6 +35,12 @@ def floats_at(address, count):  # type: ignore[no-untyped-def]
 def bytes_at(address, count):  # type: ignore[no-untyped-def]
     """The int8[count] at `address`; valid while its memory is."""
     return carray(_byte_pointer(address), (count,))
+
+
+@njit(nogil=True, inline="always")
+def shorts_at(address, count):  # type: ignore[no-untyped-def]
+    """The int16[count] at `address`; valid while its memory is."""
+    return carray(_short_pointer(address), (count,))
 
 
 @njit(nogil=True, inline="always")

@@ -1,4 +1,4 @@
-"""`PackedModel`: weights in the kernels' layout, in one file that a later start maps into memory.
+"""`PackedModel`: weights in the kernels' layout, in one file that a later start reads at once.
 
 The file: 8 bytes with the length of a JSON header, the header, then the arrays, each at a multiple of 64 bytes.
 """
@@ -20,6 +20,7 @@ from chatserve.errors import ModelLoadError
 from chatserve.models.batch import Float32Array
 from chatserve.models.cache_folder import scratch_folder
 from chatserve.models.cpu.architecture import Architecture
+from chatserve.models.cpu.huge_pages import huge_zeros
 from chatserve.models.cpu.tiles import Kind, TiledMatrix
 
 _ALIGNMENT = 64
@@ -66,13 +67,14 @@ class PackedModel:
 
 
 def open_packed(path: Path) -> PackedModel | None:
-    """Map the file at `path`; None when there is none, or it is not whole."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        data: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
-        start = 8 + int.from_bytes(bytes(data[:8]), "little")
-        header = json.loads(bytes(data[8:start]))
-        if len(data) == start + header["bytes"]:
-            return _read(header, data[start:])
+    """Read the file at `path` into huge pages; None when there is none, or it is not whole."""
+    with contextlib.suppress(OSError, ValueError, KeyError), path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(start - 8))
+        if path.stat().st_size == start + header["bytes"]:
+            data = huge_zeros((header["bytes"],), np.uint8)
+            if file.readinto(data.data) == len(data):
+                return _read(header, data)
     return None
 
 

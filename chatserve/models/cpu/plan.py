@@ -10,9 +10,9 @@ PLAN = np.dtype(
             (name, np.int64)
             for name in (
                 "num_threads", "num_layers", "num_rows", "num_wanted", "num_tiles", "num_pieces",
-                "hidden_size", "num_hidden_groups", "num_heads", "num_kv_heads", "head_dim", "block_size",
+                "hidden_size", "num_hidden_groups", "num_heads", "num_kv_heads", "head_dim", "block_size", "item_bytes",
                 "hidden", "hidden_stride", "qkv", "qkv_stride", "mixed", "mixed_stride", "inner", "inner_stride",
-                "logits", "logits_stride", "prepared", "prepared_bytes", "scales", "scales_bytes",
+                "logits", "logits_stride", "prepared", "prepared_bytes",
                 "scratch", "scratch_bytes", "partials", "partial_bytes", "counters", "zeros", "multiply", "attend",
                 "pages", "layer_bytes", "values_offset", "block_bytes",
             )
@@ -27,11 +27,11 @@ PLAN = np.dtype(
 - rows: the tokens of the step; wanted: the rows whose logits are wanted; tiles and pieces: the work of attention.
 - hidden, qkv, mixed, inner, logits: float32 activations, a row each `.._stride` bytes: the residual stream; query, key
   and value heads; what attention gave; gate and up joined; logits.
-- prepared, scales: rows in the form (see `products.Form`) in which the next matrix wants them, and their scales; a
-  buffer a thread, `.._bytes` apart. The first one is shared unless rows are few.
+- prepared: blocks of rows in the form in which the next matrix wants them (see `products`); a buffer a thread,
+  `prepared_bytes` apart. The first one is shared unless rows are few.
 - scratch: a buffer a thread; partials: what attention found in each piece, by head.
-- pages: keys of block 0 of layer 0; the values of a layer lie `values_offset` behind its keys, the next layer
-  `layer_bytes`.
+- item_bytes: of a number in the pages; pages: keys of block 0 of layer 0; the values of a layer lie `values_offset`
+  behind its keys, the next layer `layer_bytes`.
 - counters: tickets and finished items of each stage; zeros: a few zero numbers;
   multiply, attend: the functions of `entry_points`.
 """

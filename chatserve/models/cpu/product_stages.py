@@ -6,20 +6,19 @@ from numba import njit
 
 from chatserve.models.cpu.calls import call_multiply
 from chatserve.models.cpu.memory import floats_at
-from chatserve.models.cpu.products import FORM_BYTES, SCALE_BYTES, Form
-from chatserve.models.cpu.rows import normalise_row, quantise_row, swiglu
+from chatserve.models.cpu.products import BLOCK_GROUP_BYTES, BLOCK_ROWS, Form
+from chatserve.models.cpu.rows import normalise_row, store_row, swiglu
 from chatserve.models.cpu.tiles import GROUP, GROUP_BYTES, TILE_ROWS, Kind
 
 PRIVATE_ROWS = 2
 """With so few rows every thread prepares a matrix's input for itself, which is quicker than waiting for the others."""
 
 ROW_BLOCK = 48
-"""Rows of an item: their 8-bit activations stay in the first-level cache."""
+"""Rows of an item, in whole blocks: their 8-bit activations stay in the first-level cache."""
 
 _TILE_BLOCK, _MAX_TILES, _ITEMS_PER_THREAD = 8, 64, 4
 _TILE_BYTES = 4 * TILE_ROWS
-_FLOATS = int(Form.FLOATS)
-_FORM_BYTES = tuple(FORM_BYTES[form] for form in Form)
+_BLOCK_GROUP_BYTES = tuple(BLOCK_GROUP_BYTES[form] for form in Form)
 _GROUP_BYTES = tuple(GROUP_BYTES[kind] for kind in Kind)
 
 
@@ -54,29 +53,26 @@ def _buffer(plan, thread):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def prepare_row(plan, matrix, row, source, norm_weights, thread):  # type: ignore[no-untyped-def]
     """Bring row `row` of a matrix's input into the form it wants, normalised before unless `norm_weights` is 0."""
-    num_numbers, buffer = matrix.num_groups * GROUP, _buffer(plan, thread)
-    target = plan.prepared + buffer * plan.prepared_bytes + row * num_numbers * _FORM_BYTES[matrix.form]
-    if matrix.form == _FLOATS:
-        if norm_weights:
-            normalise_row(source, norm_weights, plan.epsilon, plan.hidden_size, num_numbers, target)
-        else:
-            floats_at(target, num_numbers)[:] = floats_at(source, num_numbers)
-        return
     if norm_weights:
         scratch = plan.scratch + thread * plan.scratch_bytes
-        normalise_row(source, norm_weights, plan.epsilon, plan.hidden_size, num_numbers, scratch)
+        normalise_row(source, norm_weights, plan.epsilon, plan.hidden_size, matrix.num_groups * GROUP, scratch)
         source = scratch
-    scales = plan.scales + buffer * plan.scales_bytes + row * matrix.num_groups * SCALE_BYTES
-    quantise_row(matrix.form, source, target, scales, matrix.num_groups)
+    block = _prepared(plan, matrix, row, thread)
+    store_row(matrix.form, source, block, row % BLOCK_ROWS, matrix.num_groups)
+
+
+@njit(nogil=True)
+def _prepared(plan, matrix, row, thread):  # type: ignore[no-untyped-def]
+    """Address of the block with row `row` of a matrix's input."""
+    buffer = plan.prepared + _buffer(plan, thread) * plan.prepared_bytes
+    return buffer + row // BLOCK_ROWS * matrix.num_groups * _BLOCK_GROUP_BYTES[matrix.form]
 
 
 @njit(nogil=True)
 def multiply(plan, matrix, item, thread, num_rows, out, out_stride, adds):  # type: ignore[no-untyped-def]
     """``out = x @ matrix.T + bias``; `adds` to what the output holds (the residual) instead of replacing it."""
     first_row, count, first_tile, end_tile = _block(item, matrix.num_tiles, num_rows, plan.num_threads)
-    x_stride, scale_stride = matrix.num_groups * GROUP * _FORM_BYTES[matrix.form], matrix.num_groups * SCALE_BYTES
-    x = plan.prepared + _buffer(plan, thread) * plan.prepared_bytes + first_row * x_stride
-    scales = plan.scales + _buffer(plan, thread) * plan.scales_bytes + first_row * scale_stride
+    x = _prepared(plan, matrix, first_row, thread)
     for tile in range(first_tile, end_tile):
         weights = matrix.weights + tile * matrix.num_groups * _GROUP_BYTES[matrix.kind]
         target, bias = out + first_row * out_stride + _TILE_BYTES * tile, matrix.bias + _TILE_BYTES * tile
@@ -85,7 +81,7 @@ def multiply(plan, matrix, item, thread, num_rows, out, out_stride, adds):  # ty
                 floats_at(target + row * out_stride, TILE_ROWS)[:] += floats_at(bias, TILE_ROWS)
         initial, initial_stride = target if adds else bias if matrix.bias else plan.zeros, out_stride if adds else 0
         call_multiply(plan.multiply, (
-            matrix.kind, matrix.form, weights, x, x_stride, scales, scale_stride,
+            matrix.kind, matrix.form, weights, x,
             initial, initial_stride, target, out_stride, matrix.num_groups, count,
         ))  # fmt: skip
 
@@ -94,16 +90,14 @@ def multiply(plan, matrix, item, thread, num_rows, out, out_stride, adds):  # ty
 def multiply_gate_up(plan, matrix, item, thread):  # type: ignore[no-untyped-def]
     """Like `multiply`, for tiles that alternate between gate and up; what is stored is ``silu(gate) * up``."""
     first_row, count, first_pair, end_pair = _block(item, matrix.num_tiles // 2, plan.num_rows, plan.num_threads)
-    x_stride, scale_stride = matrix.num_groups * GROUP * _FORM_BYTES[matrix.form], matrix.num_groups * SCALE_BYTES
-    x = plan.prepared + _buffer(plan, thread) * plan.prepared_bytes + first_row * x_stride
-    scales = plan.scales + _buffer(plan, thread) * plan.scales_bytes + first_row * scale_stride
+    x = _prepared(plan, matrix, first_row, thread)
     tile_bytes = matrix.num_groups * _GROUP_BYTES[matrix.kind]
     results = plan.scratch + thread * plan.scratch_bytes
     for pair in range(first_pair, end_pair):
         for side in range(2):
             call_multiply(plan.multiply, (
                 matrix.kind, matrix.form, matrix.weights + (2 * pair + side) * tile_bytes,
-                x, x_stride, scales, scale_stride, plan.zeros, 0,
+                x, plan.zeros, 0,
                 results + side * ROW_BLOCK * _TILE_BYTES, _TILE_BYTES, matrix.num_groups, count,
             ))  # fmt: skip
         for row in range(count):

@@ -1,4 +1,4 @@
-"""Work on single rows of activations: RMSNorm, rounding to 8 or 16 bits, SwiGLU. Arguments are addresses."""
+"""Work on single rows of activations: RMSNorm, rounding to 8 or 16 bits or float16, SwiGLU. Arguments are addresses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,23 @@ import numpy as np
 from numba import njit, types
 
 from chatserve.models.cpu import vector_code as code
-from chatserve.models.cpu.products import FORM_BYTES, NARROW_LIMIT, SCALE_BYTES, WIDE_LIMIT, Form
+from chatserve.models.cpu.memory import floats_at
+from chatserve.models.cpu.products import (
+    BLOCK_GROUP_BYTES,
+    NARROW_LIMIT,
+    ROW_BYTES,
+    SCALES_OFFSET,
+    SUMS_OFFSET,
+    WIDE_LIMIT,
+    Form,
+)
 from chatserve.models.cpu.tiles import GROUP, PAIR_ORDER
 from chatserve.models.cpu.vector_code import FLOAT, FLOATS, INT8, INT16, LANES, VECTOR_BYTES, number
 
-_WIDE = int(Form.WIDE)
+_WIDE, _NARROW = int(Form.WIDE), int(Form.NARROW)
+_ROW_BYTES, _SCALES_OFFSET, _BLOCK_GROUP_BYTES = (
+    tuple(sizes[form] for form in Form) for sizes in (ROW_BYTES, SCALES_OFFSET, BLOCK_GROUP_BYTES)
+)
 _ORDER = [column for pair in PAIR_ORDER for column in pair]
 
 
@@ -53,7 +65,7 @@ def _scale_row(typing, x, factor, weights, out, num_vectors):  # type: ignore[no
 
 
 def _make_quantise(form: Form, limit: int) -> Any:
-    """An intrinsic that rounds a row, group by group, to -limit..limit, and stores scale and scale * sum."""
+    """An intrinsic that rounds a row, group by group, to -limit..limit, into its place in a block (see `products`)."""
 
     @code.intrinsic
     def quantise(typing, x, out, scales, num_groups):  # type: ignore[no-untyped-def]
@@ -62,7 +74,8 @@ def _make_quantise(form: Form, limit: int) -> Any:
 
             def step(index: Any, state: list[Any]) -> list[Any]:
                 source = builder.add(x, builder.mul(index, number(4 * GROUP)))
-                target = builder.add(out, builder.mul(index, number(GROUP * FORM_BYTES[form])))
+                offset = builder.mul(index, number(BLOCK_GROUP_BYTES[form]))
+                target, place = builder.add(out, offset), builder.add(scales, offset)
                 vectors = [code.load(builder, source, VECTOR_BYTES * i) for i in range(GROUP // LANES)]
                 top = _largest_magnitude(builder, vectors)
                 inverse = code.broadcast(builder, builder.fdiv(FLOAT(float(limit)), top))
@@ -74,9 +87,8 @@ def _make_quantise(form: Form, limit: int) -> Any:
                 for values in rounded[1:]:
                     total = builder.add(total, values)
                 total = builder.sitofp(code.fold(builder, total, builder.add), FLOAT)
-                place = builder.add(scales, builder.mul(index, number(SCALE_BYTES)))
                 code.store(builder, scale, place)
-                code.store(builder, builder.fmul(scale, total), place, 4)
+                code.store(builder, builder.fmul(scale, total), place, SUMS_OFFSET)
                 return []
 
             code.loop(builder, num_groups, [], step)
@@ -120,6 +132,24 @@ def swiglu(typing, gate, up, out):  # type: ignore[no-untyped-def]
     return types.void(*[types.int64] * 3), generate
 
 
+@code.intrinsic
+def store_halves(typing, x, out, num_vectors):  # type: ignore[no-untyped-def]
+    """Round 8 `num_vectors` float32 numbers to float16."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        x, out, num_vectors = args
+
+        def step(index: Any, state: list[Any]) -> list[Any]:
+            values = code.load(builder, x, builder.mul(index, number(VECTOR_BYTES)))
+            code.store(builder, code.float_to_half(builder, values), out, builder.mul(index, number(2 * LANES)))
+            return []
+
+        code.loop(builder, num_vectors, [], step)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), generate
+
+
 @njit(nogil=True)
 def normalise_row(x, weights, epsilon, num_columns, num_padded, out):  # type: ignore[no-untyped-def]
     """RMSNorm of float32[num_columns], followed by zeros up to `num_padded`, a multiple of 8."""
@@ -128,9 +158,13 @@ def normalise_row(x, weights, epsilon, num_columns, num_padded, out):  # type: i
 
 
 @njit(nogil=True)
-def quantise_row(form, x, out, scales, num_groups):  # type: ignore[no-untyped-def]
-    """Bring a float32 row of `num_groups` groups into `form`; FLOATS rows are not copied: pass them on as they are."""
+def store_row(form, x, block, place, num_groups):  # type: ignore[no-untyped-def]
+    """Bring a float32 row of `num_groups` groups into `form`, as row `place` of the block at address `block`."""
+    out, scales = block + place * _ROW_BYTES[form], block + _SCALES_OFFSET[form] + 4 * place
     if form == _WIDE:
         _quantise_wide(x, out, scales, num_groups)
-    else:
+    elif form == _NARROW:
         _quantise_narrow(x, out, scales, num_groups)
+    else:
+        for group in range(num_groups):
+            floats_at(out + group * _BLOCK_GROUP_BYTES[form], GROUP)[:] = floats_at(x + 4 * GROUP * group, GROUP)

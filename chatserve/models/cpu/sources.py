@@ -12,6 +12,7 @@ KERNEL_MODULES = (
     "embedding",
     "entry_points",
     "memory",
+    "panels",
     "plan",
     "product_stages",
     "products",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, prange
+from numpy.typing import NDArray
 
 from chatserve.models.cpu.attention_stages import attend, merge, rotate_and_write
 from chatserve.models.cpu.attention_stages import cut_work as _cut
@@ -23,16 +24,25 @@ from chatserve.models.cpu.product_stages import (
     prepare_row,
 )
 from chatserve.models.cpu.sources import source_digest
-from chatserve.models.cpu.synchronisation import add_one, wait_for
+from chatserve.models.cpu.synchronisation import add_one, stamp, wait_for
 
 COUNTER_BYTES = 128
-"""Bytes of a stage's counters: tickets in the first cache line, finished items in the second."""
+"""Bytes of a stage's counters: tickets in the first cache line, finished items in the second.
+
+Behind the tickets stands when the first thread was done with the stage, in cycles of the processor's time stamp
+counter, and in the first stage of all also when it began.
+"""
 
 (
     _EMBED, _NORMALISE_INPUT, _MULTIPLY_QKV, _ROTATE, _ATTEND, _MERGE, _PREPARE_MIXED, _MULTIPLY_OUT,
     _NORMALISE_MIXED, _MULTIPLY_GATE_UP, _PREPARE_INNER, _MULTIPLY_DOWN, _NORMALISE_LAST, _MULTIPLY_HEAD,
 ) = range(14)  # fmt: skip
 _STAGES_PER_LAYER = 11
+STAGES = (
+    "embed", "normalise input", "qkv", "rotate and write", "attend", "merge", "prepare mixed", "out",
+    "normalise mixed", "gate and up", "prepare inner", "down", "normalise last", "head",
+)  # fmt: skip
+"""Names of the stages, by number."""
 _PRODUCTS = (_MULTIPLY_QKV, _MULTIPLY_OUT, _MULTIPLY_GATE_UP, _MULTIPLY_DOWN, _MULTIPLY_HEAD)
 _PREPARATIONS = (_NORMALISE_INPUT, _PREPARE_MIXED, _NORMALISE_MIXED, _PREPARE_INNER, _NORMALISE_LAST)
 """The stage that follows a preparation is the product it prepares."""
@@ -41,6 +51,21 @@ _ROWS_PER_ITEM = 4
 
 def num_stages(num_layers: int) -> int:
     return 1 + num_layers * _STAGES_PER_LAYER + 2
+
+
+def stage_cycles(counters: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cycles that the first thread spent in each of the step's stages, waiting included, int64[num_stages].
+
+    All are 0 on processors whose counter cannot be read. A stage without items took none.
+    """
+    lines = counters.reshape(-1, COUNTER_BYTES // 8)
+    ends = np.maximum.accumulate(np.concatenate([lines[:1, 2], lines[:, 1]]))
+    return np.diff(ends)
+
+
+def stage_names(num_layers: int) -> list[str]:
+    """What each of the step's stages is called."""
+    return [STAGES[_locate.py_func(index, num_layers)[0]] for index in range(num_stages(num_layers))]
 
 
 @njit(nogil=True)
@@ -125,12 +150,19 @@ def _embed(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def _stamp_first(thread, address):  # type: ignore[no-untyped-def]
+    if thread == 0:
+        stamp(address)
+
+
+@njit(nogil=True)
 def _work(  # type: ignore[no-untyped-def]
     thread, plan, matrices, norms, head_norms, windows, frequencies,
     token_ids, positions, slots, wanted, block_tables, tiles, pieces, rotation,
 ):  # fmt: skip
     """What one thread does in a step."""
     previous_counter, previous_items = np.int64(0), 0
+    _stamp_first(thread, plan.counters + 16)
     for index in range(1 + plan.num_layers * _STAGES_PER_LAYER + 2):
         stage, layer = _locate(index, plan.num_layers)
         num_items = _num_items(stage, plan, matrices, layer)
@@ -154,11 +186,12 @@ def _work(  # type: ignore[no-untyped-def]
             elif stage == _MERGE:
                 merge(plan, tiles, item)
             elif stage == _ROTATE:
-                rotate_and_write(plan, layer, head_norms, slots, rotation, first_row, end_row)
+                rotate_and_write(plan, layer, head_norms, slots, rotation, first_row, end_row, thread)
             else:
                 _embed(plan, matrices, frequencies, token_ids, positions, rotation, first_row, end_row)
             add_one(counter + COUNTER_BYTES // 2)
             item = add_one(counter)
+        _stamp_first(thread, counter + 8)
         previous_counter, previous_items = counter, num_items
 
 

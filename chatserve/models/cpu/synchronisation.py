@@ -63,3 +63,15 @@ def wait_for(address, count):  # type: ignore[no-untyped-def]
             _yield_core()
         else:
             _sleep(_SLEEP_MICROSECONDS)
+
+
+@code.intrinsic
+def stamp(typing, address):  # type: ignore[no-untyped-def]
+    """Write the processor's cycle counter to `address`; 0 where reading it may be forbidden."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        now = code.call(builder, "llvm.readcyclecounter", INT64) if code.IS_X86 else number(0)
+        builder.store(now, builder.inttoptr(args[0], INT64.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate

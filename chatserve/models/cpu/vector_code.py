@@ -85,6 +85,14 @@ def store(builder: Any, value: Any, address: Any, offset: Any = 0) -> None:
     builder.store(value, _pointer(builder, address, offset, value.type)).align = 1
 
 
+def prefetch(builder: Any, address: Any, offset: int) -> None:
+    """Ask for the cache line at an address, which need not be a valid one."""
+    kind = ir.FunctionType(VOID, [INT8.as_pointer(), INT32, INT32, INT32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    read, all_levels, data = (ir.Constant(INT32, value) for value in (0, 3, 1))
+    builder.call(function, [_pointer(builder, address, offset, INT8), read, all_levels, data])
+
+
 def _pointer(builder: Any, address: Any, offset: Any, kind: Any) -> Any:
     if isinstance(offset, int):
         offset = number(offset)
@@ -174,13 +182,34 @@ def half_to_float(builder: Any, halves: Any) -> Any:
     return builder.bitcast(builder.or_(builder.bitcast(scaled, INTS), sign), FLOATS)
 
 
+def float_to_half(builder: Any, values: Any) -> Any:
+    """float32[8] to the nearest float16[8], given as int16[8]; half to even, at most 65504 in magnitude."""
+    limit = floats(65504.0)
+    values = builder.select(builder.fcmp_ordered("<", values, limit), values, limit)
+    values = largest(builder, values, floats(-65504.0))
+    if HAS_AVX2:
+        return builder.bitcast(builder.fptrunc(values, vector(HALF)), vector(INT16))
+    bits = builder.bitcast(values, INTS)
+    magnitude = builder.and_(bits, splat(INTS, 0x7FFFFFFF))
+    # Adding 0.5 to a number below the smallest normal one leaves its float16 in the low bits, rounded by the addition.
+    tiny = builder.fadd(builder.bitcast(magnitude, FLOATS), floats(0.5))
+    tiny = builder.sub(builder.bitcast(tiny, INTS), splat(INTS, 0x3F000000))
+    is_odd = builder.and_(builder.lshr(magnitude, splat(INTS, 13)), splat(INTS, 1))
+    rounded = builder.add(builder.add(magnitude, is_odd), splat(INTS, 0xFFF - (112 << 23)))
+    is_normal = builder.icmp_signed(">=", magnitude, splat(INTS, 0x38800000))
+    half = builder.select(is_normal, builder.lshr(rounded, splat(INTS, 13)), tiny)
+    sign = builder.and_(builder.lshr(bits, splat(INTS, 16)), splat(INTS, 0x8000))
+    return builder.trunc(builder.or_(half, sign), vector(INT16))
+
+
 def round_to_int(builder: Any, x: Any) -> Any:
     """float32[8] to int32[8], half to even."""
     return builder.fptosi(call(builder, "llvm.nearbyint.v8f32", FLOATS, x), INTS)
 
 
 def exponential(builder: Any, x: Any) -> Any:
-    """exp(x) for x <= 87, to 1e-7; exactly 0 below -87, so that a hidden token adds nothing."""
+    """exp(x) for x <= 87, to 1e-7; exactly 0 below -87, so that a hidden token adds nothing; NaN of NaN."""
+    given = x
     is_visible = builder.fcmp_ordered(">=", x, floats(-87.0))
     x = builder.select(is_visible, x, floats(-87.0))
     power = call(builder, "llvm.nearbyint.v8f32", FLOATS, builder.fmul(x, floats(math.log2(math.e))))
@@ -192,4 +221,5 @@ def exponential(builder: Any, x: Any) -> Any:
     small = builder.fadd(multiply_add(builder, polynomial, builder.fmul(rest, rest), rest), floats(1.0))
     exponent = builder.shl(builder.fptosi(power, INTS), splat(INTS, 23))
     scaled = builder.bitcast(builder.add(builder.bitcast(small, INTS), exponent), FLOATS)
-    return builder.select(is_visible, scaled, floats(0.0))
+    is_number = builder.fcmp_ordered("ord", given, given)
+    return builder.select(is_visible, scaled, builder.select(is_number, floats(0.0), given))
