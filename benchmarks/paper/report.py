@@ -34,7 +34,7 @@ class Row:
         return Row(figure, what, paper, float(np.mean(values)), spread)
 
     def cells(self) -> list[str]:
-        ours = f"{self.ours:.3g}" + (f" ± {self.spread:.1g}" if self.spread is not None else "")
+        ours = f"{self.ours:.3g}" + (f" ± {float(f'{self.spread:.1g}'):g}" if self.spread is not None else "")
         paper, ratio = "", ""
         if self.paper is not None:
             paper = f"{self.paper:g}"
