@@ -153,9 +153,10 @@ def _check_driver(driver: Any) -> None:
     if status:
         raise ModelLoadError(f"the NVIDIA driver does not start: {status.name}; {_describe(driver)}")
     if driver.cuDriverGetVersion()[1] < _OLDEST_DRIVER:
-        raise ModelLoadError(f"the NVIDIA driver is too old: {_describe(driver)}")
+        raise ModelLoadError(_describe(driver))
 
 
 def _describe(driver: Any) -> str:
     version = driver.cuDriverGetVersion()[1]
-    return f"it supports CUDA {version // 1000}.{version % 1000 // 10}, the kernels need CUDA 13 (driver 580 or newer)"
+    supported = f"the NVIDIA driver supports CUDA {version // 1000}.{version % 1000 // 10}"
+    return f"{supported}, the kernels need CUDA 13 (driver 580 or newer)"

@@ -123,12 +123,13 @@ def run_decode(
     rule: Rule,
     *,
     padding: int = 0,
+    num_parts: int | None = None,
     kernel: CompiledKernel | None = None,
     combine: CompiledKernel | None = None,
 ) -> torch.Tensor:
     """What the decode kernel, and the combine kernel where the context is split, answer for every new token."""
     shape = problem.shape
-    num_parts, heads = heads_per_block(shape.group_size)
+    usual_parts, heads = heads_per_block(shape.group_size)
     decode = kernel or decode_kernel(shape.kind, shape.head_dim, heads, bool(rule.softcap))
     rows = problem.rows(padding)
     query = torch.cat([problem.query, problem.query.new_zeros(padding, *problem.query.shape[1:])])
@@ -138,7 +139,7 @@ def run_decode(
     per_word = 4 // query.itemsize
     launcher = PtxLauncher()
     launcher.launch(
-        decode, (len(rows), shape.num_kv_heads * num_parts, rule.num_splits),
+        decode, (len(rows), shape.num_kv_heads * (num_parts or usual_parts), rule.num_splits),
         query, query.stride(0) // per_word, query.stride(1) // per_word, problem.keys, problem.values,
         problem.tables, problem.tables.shape[1], rows, out, partial, statistics, shape.group_size,
         shape.block_size.bit_length() - 1, problem.scaling, rule.window, rule.softcap,

@@ -18,7 +18,7 @@ from tests.cuda_kernels import compiling
 ARCHITECTURES = ["sm_80", "sm_90"]
 QUICK: dict[str, tuple[Callable[[], CompiledKernel], int]] = {
     "decode float32 64 x 3": (lambda: compiling.decode_kernel("float32", 64, 3, False), 128),
-    "decode bfloat16 128 x 4": (lambda: compiling.decode_kernel("bfloat16", 128, 4, False), 168),
+    "decode bfloat16 64 x 3": (lambda: compiling.decode_kernel("bfloat16", 64, 3, False), 136),
     "decode float16 80 x 1 softcap": (lambda: compiling.decode_kernel("float16", 80, 1, True), 96),
     "extend bfloat16 64": (lambda: compiling.extend_kernel("bfloat16", 64, False), 168),
     "extend float16 80 softcap": (lambda: compiling.extend_kernel("float16", 80, True), 184),

@@ -68,7 +68,7 @@ def test_the_toolkit_links_for_old_and_new_devices(architecture: str) -> None:
 def test_a_driver_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """Case i3."""
     text = refusal(monkeypatch, driver(version=12040))
-    assert text == "the NVIDIA driver is too old: it supports CUDA 12.4, the kernels need CUDA 13 (driver 580 or newer)"
+    assert text == "the NVIDIA driver supports CUDA 12.4, the kernels need CUDA 13 (driver 580 or newer)"
 
 
 def test_a_driver_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
