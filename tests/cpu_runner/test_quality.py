@@ -45,8 +45,10 @@ def test_the_most_likely_token_is_the_same_wherever_it_leads_by_a_hundredth() ->
 
 @pytest.mark.parametrize(
     ("settings", "agreement", "excess"),
-    [({}, 0.97, 0.01), ({"activations": "int16"}, 0.997, 1e-4)],
-    ids=["by default", "in 16 bits"],
+    [
+        pytest.param({}, 0.97, 0.01, id="by default"),
+        pytest.param({"activations": "int16"}, 0.997, 1e-4, id="in 16 bits", marks=pytest.mark.full),
+    ],
 )
 def test_a_text_is_as_likely_as_in_float32(settings: dict[str, Any], agreement: float, excess: float) -> None:
     """`excess` bounds how much larger the perplexity is, `agreement` the share of equal most likely tokens."""
