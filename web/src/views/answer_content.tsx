@@ -7,7 +7,7 @@ import type { Message } from "../state/conversation";
 import type { Generation } from "../state/generation";
 import type { LiveAnswer } from "../state/live_answer";
 import { Lazy } from "./lazy";
-import { MarkdownBlock } from "./markdown";
+import { MarkdownBlocks } from "./markdown_blocks";
 
 export type AnswerMode = "text" | "tokens" | "search";
 
@@ -44,12 +44,9 @@ function AnswerText({ message, generation }: { message: Message; generation: Gen
   const { done, open } = useBlocks(message, answer);
   if (answer && answer.text === "" && !answer.finish) return <Waiting />;
   const isWriting = answer !== undefined && !answer.finish;
-  const blocks = [...done, ...open];
   return (
     <div class={isWriting ? "markdown live" : "markdown"} data-testid="content">
-      {blocks.map((block, index) => (
-        <MarkdownBlock key={block.key} block={block} isOpen={isWriting && index === blocks.length - 1} />
-      ))}
+      <MarkdownBlocks blocks={[...done, ...open]} isOpen={isWriting} />
     </div>
   );
 }
