@@ -9,7 +9,7 @@ from benchmarks.paper.points import Point
 from benchmarks.paper.systems import System
 
 LIMIT = 1.0  # seconds a token
-_OVERLOAD = 1000.0  # requests a second: all arrive at once
+OVERLOAD = 1000.0  # requests a second: all arrive at once
 _ABOVE_THROUGHPUT = 1.1  # an hour's queue may grow a little before it costs 1 s a token
 _BRACKET = 1.12
 _NUM_HALVINGS = 1
@@ -41,7 +41,7 @@ def find_capacity(case: Case, seed: int, guess: float | None = None) -> tuple[fl
         return points[-1][1]
 
     if guess is None:
-        guess = _ABOVE_THROUGHPUT * case.at(_OVERLOAD, seed).measure()["throughput"]
+        guess = _ABOVE_THROUGHPUT * case.at(OVERLOAD, seed).measure()["throughput"]
         latency(_SHARE_BELOW * guess)
     return bisect(latency, guess), sorted(points)
 

@@ -16,7 +16,7 @@ from benchmarks.paper.workloads import WORKLOADS
 MODELS = ("OPT-13B", "OPT-66B", "OPT-175B")
 DATASETS = ("ShareGPT", "Alpaca")
 SYSTEMS = (OURS, ORACLE, POW2, MAX, FASTER_TRANSFORMER)
-OVERLOAD = 1.25  # times the capacity; what is measured there is bound by memory, as at the paper's rates
+_ABOVE_CAPACITY = 1.25  # times the capacity; what is measured there is bound by memory, as at the paper's rates
 
 _PAPER_LENGTHS = {"ShareGPT": {"prompt": 161.3, "output": 338.0}, "Alpaca": {"prompt": 19.3, "output": 58.5}}  # means
 
@@ -96,7 +96,7 @@ def _batched(laboratory: Laboratory, folder: Path, capacities: dict[Case, Capaci
             paper = _PAPER_BATCHED[data].get(name)
             at_rate, loaded = values[: len(laboratory.seeds)], values[len(laboratory.seeds) :]
             rows.append(Row.over("13", f"{data}, {name}: batched requests at {rate:g} requests/s", paper, at_rate))
-            what = f"{data}, {name}: batched requests at {OVERLOAD} times its capacity"
+            what = f"{data}, {name}: batched requests at {_ABOVE_CAPACITY} times its capacity"
             rows.append(Row.over("13", what, paper, loaded))
             bars[f"{data}\n{name}"] = {
                 "paper": paper or 0.0,
@@ -122,4 +122,4 @@ def _waste(laboratory: Laboratory, folder: Path, capacities: dict[Case, Capacity
 
 
 def _overload(capacity: Capacity) -> float:
-    return float(f"{OVERLOAD * capacity.mean:.4g}")
+    return float(f"{_ABOVE_CAPACITY * capacity.mean:.4g}")
