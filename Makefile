@@ -4,6 +4,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Two processes: most tests use one core. A file's tests stay together, for what they share.
+PARALLEL := -n 2 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # The browser UI, built from web/ into the package. Its tests need it; the server also starts without it.
@@ -19,11 +21,11 @@ serve: $(VENV)/.installed $(WEB)
 
 test: lint $(WEB)
 	$(BIN)/python web/build.py --test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-full: lint $(WEB)
 	$(BIN)/python web/build.py --test
-	$(BIN)/python -m pytest -m "full or not full"
+	$(BIN)/python -m pytest $(PARALLEL) -m "full or not full"
 
 web: $(WEB)
 
@@ -35,6 +37,7 @@ lint: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	for script in $(filter-out benchmarks/gpu_check.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	$(BIN)/python -m benchmarks.peers
 
 gpu-check: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/gpu_check.py

@@ -1,0 +1,107 @@
+"""The harness that compares engines: who runs when, what is left out and why, and what the tables say."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.comparison import Result, compare
+from benchmarks.peers.http_streams import Streams, stream_table
+from benchmarks.peers.llama_cpp import LlamaCpp
+from benchmarks.peers.peer import WorkerPeer
+from benchmarks.peers.report import save, table
+from benchmarks.peers.workload import Workload, standard_workloads
+
+DECODE = Workload("decode", "decode", 2, 8, 5)
+PREFILL = Workload("prefill", "prefill", 1, 64, 1)
+
+
+class FakePeer:
+    """Takes a given time, or fails from a turn on."""
+
+    def __init__(self, name: str, seconds: float, log: list[str], fails_at: int = 99) -> None:
+        self.name, self._seconds, self._log, self._fails_at = name, seconds, log, fails_at
+
+    def obstacle(self) -> str | None:
+        return None
+
+    def can_run(self, workload: Workload) -> bool:
+        return workload.kind == "decode"
+
+    def seconds(self, workload: Workload, turn: int) -> float:
+        self._log.append(f"{self.name}{turn}")
+        if turn >= self._fails_at:
+            raise RuntimeError(f"{self.name}: broke")
+        return self._seconds
+
+    def close(self) -> None:
+        pass
+
+
+def test_engines_take_turns_and_a_broken_one_is_left_out() -> None:
+    log: list[str] = []
+    told: list[str] = []
+    peers = [FakePeer("a", 2.0, log), FakePeer("b", 4.0, log, fails_at=1)]
+    results = compare(list(peers), [PREFILL, DECODE], 3, told.append)
+    assert log == ["a0", "b0", "b1", "a1", "a2"]
+    assert [(result.engine, result.rates) for result in results] == [("a", [4.0] * 3), ("b", [2.0])]
+    assert "decode: left out b: broke" in told
+
+
+def test_rates_count_what_is_timed() -> None:
+    assert (DECODE.num_tokens, PREFILL.num_tokens) == (2 * 4, 64)
+    assert Workload("", "parallel", 3, 9, 5, width=8).num_tokens == 3 * 5 * 8
+    assert Workload("", "beam", 3, 9, 5, width=4).num_tokens == 3 * 5
+
+
+def test_only_the_shared_part_of_prompts_is_the_same_in_every_turn() -> None:
+    few_shot = next(workload for workload in standard_workloads() if workload.kind == "few-shot")
+    first, second = few_shot.prompts(0), few_shot.prompts(1)
+    prompts = [*first, *second]
+    assert {len(prompt) for prompt in prompts} == {few_shot.prompt_len}
+    assert len({tuple(prompt[: few_shot.shared_len]) for prompt in prompts}) == 1
+    assert len({tuple(prompt[few_shot.shared_len :]) for prompt in prompts}) == len(prompts)
+
+
+def test_tables_and_plots(tmp_path: Path) -> None:
+    results = [Result("decode", "chatserve", [10.0, 30.0, 20.0]), Result("decode", "other", [8.0])]
+    lines = table(results).splitlines()
+    assert lines[2] == "| decode | chatserve | 20.0 | 10.0 to 30.0 |  |"
+    assert lines[3] == "| decode | other | 8.0 | 8.0 to 8.0 | 2.50 |"
+    numbers, text, plot = save(results, tmp_path / "out")
+    assert json.loads(numbers.read_text())[1]["rates"] == [8.0]
+    assert text.read_text() == table(results)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_streams_are_summed_up() -> None:
+    rounds = [Streams([0.1, 0.3], [0.01, 0.02, 0.03], 2.0, 8), Streams([0.2, 0.2], [0.02], 4.0, 8)]
+    line = stream_table({("HTTP", "ours"): rounds}).splitlines()[2]
+    assert line.startswith("| HTTP | ours | 3.0 | 200 / ")
+    assert "| 20 / " in line
+
+
+def test_llama_cpp_is_read_from_its_own_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is as llama-batched-bench of July 2026 prints it."""
+    line = {"n_kv_max": 90, "pp": 8, "tg": 4, "pl": 2, "t_pp": 0.25, "speed_pp": 64.0, "t_tg": 0.5, "speed_tg": 16.0}
+    script = tmp_path / "llama-batched-bench"
+    script.write_text(f"#!{sys.executable}\nimport sys\nprint('main: n_kv_max = 90')\nprint({json.dumps(line)!r})\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("benchmarks.peers.llama_cpp.fetch_default_model", lambda folder: tmp_path / "model.gguf")
+    peer = LlamaCpp(tmp_path)
+    assert peer.obstacle() is None
+    assert (peer.seconds(DECODE, 0), peer.seconds(PREFILL, 0)) == (0.5, 0.25)
+    script.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no such model')\n")
+    with pytest.raises(RuntimeError, match="no such model"):
+        peer.seconds(DECODE, 0)
+    assert "llama-batched-bench" in str(LlamaCpp(tmp_path / "empty").obstacle())
+
+
+def test_an_engine_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> None:
+    peer = WorkerPeer("some-engine", "loop", ("decode",), tmp_path / "bin" / "python", "some_engine")
+    assert peer.obstacle() == "not installed: python -m benchmarks.peers install some-engine"
+    here = WorkerPeer("some-engine", "loop", ("decode",), Path(sys.executable), "some_engine")
+    assert "some_engine is not in" in str(here.obstacle())
