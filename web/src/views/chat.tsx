@@ -15,7 +15,7 @@ export function Chat() {
   const isEmpty = store.path.value.length === 0;
   const { scroller, content, isFollowing, toEnd } = useFollowing(store.current.value.id, store.path.value.length);
   return (
-    <main class="chat" id="chat">
+    <main class="chat" id="chat" data-busy={store.generation.value !== null}>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
       <div class="scroller" ref={scroller} tabIndex={0} role="region" aria-label="Conversation" data-testid="scroller">
         <div class="transcript" ref={content}>

@@ -1,5 +1,6 @@
 /** One message with what can be done with it. */
 
+import { useComputed } from "@preact/signals";
 import { Component, type ComponentChild } from "preact";
 import { useRef, useState } from "preact/hooks";
 import { useApp } from "../state/app";
@@ -16,7 +17,7 @@ interface MessageProps {
   numSiblings: number;
   isLast: boolean;
   isLive: boolean;
-  /** Whether any answer of the conversation is being written: then nothing else can be started. */
+  /** Whether an answer of the conversation is being written, so that nothing else can be started; told near the end only. */
   isBusy: boolean;
 }
 
@@ -32,11 +33,11 @@ export class MessageView extends Component<MessageProps> {
 }
 
 function Question(props: MessageProps) {
-  const { panels } = useApp();
   const { message } = props;
+  const isEditing = useEditing(message);
   return (
     <article class="message user" aria-label="You" data-testid="message-user" data-message={message.id}>
-      {panels.editing.value === message.id ? (
+      {isEditing ? (
         <MessageEditor message={message} />
       ) : (
         <div class="bubble" data-testid="content">
@@ -49,8 +50,8 @@ function Question(props: MessageProps) {
 }
 
 function Answer(props: MessageProps) {
-  const { panels } = useApp();
   const { message, isLive } = props;
+  const isEditing = useEditing(message);
   const [chosen, setMode] = useState<AnswerMode | null>(null);
   const wasSearching = useRef(false);
   // A search is worth watching while it runs, and stays in view when it ends; later the answer's text comes first.
@@ -65,7 +66,7 @@ function Answer(props: MessageProps) {
       data-message={message.id}
       data-finish={message.finish ?? ""}
     >
-      {panels.editing.value === message.id ? (
+      {isEditing ? (
         <MessageEditor message={message} />
       ) : (
         <AnswerContent message={message} mode={mode} isLive={isLive} />
@@ -74,4 +75,10 @@ function Answer(props: MessageProps) {
       <MessageActions {...props} mode={mode} onMode={setMode} />
     </article>
   );
+}
+
+/** Follows only whether this one message is edited. */
+function useEditing(message: Message): boolean {
+  const { panels } = useApp();
+  return useComputed(() => panels.editing.value === message.id).value;
 }

@@ -174,15 +174,16 @@ interface ActionProps {
   icon: IconName;
   label: string;
   testId: string;
+  /** Given for what cannot be done while an answer is written. */
   isDisabled?: boolean;
   onClick: () => void;
 }
 
-export function Action({ icon, label, testId, isDisabled = false, onClick }: ActionProps) {
+export function Action({ icon, label, testId, isDisabled, onClick }: ActionProps) {
   return (
     <button
       type="button"
-      class="icon-button small"
+      class={isDisabled === undefined ? "icon-button small" : "icon-button small idle-only"}
       aria-label={label}
       title={label}
       data-testid={testId}

@@ -8,6 +8,8 @@ import { MessageView } from "./message";
 
 const FIRST = 16;
 const MORE = 4;
+/** So many messages at the end are drawn again when an answer begins or ends; to the others a rule of style is applied. */
+const NEAR_END = 6;
 
 export function Transcript() {
   const { store } = useApp();
@@ -34,7 +36,7 @@ export function Transcript() {
             numSiblings={siblings.length}
             isLast={numHidden + index === path.length - 1}
             isLive={generation?.answer(message.id) !== undefined}
-            isBusy={generation !== null}
+            isBusy={generation !== null && numHidden + index >= path.length - NEAR_END}
           />
         );
       })}
