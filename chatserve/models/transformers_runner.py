@@ -45,6 +45,7 @@ class TransformersRunner:
         text_config = model.config.get_text_config()
         shape = probe(model, name)
         self._backend = _choose_backend(shape, model)
+        self._graphed = self._backend if isinstance(self._backend, GraphedBackend) else None
         device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
         self._info = ModelInfo(
             name=name,
@@ -61,13 +62,13 @@ class TransformersRunner:
 
     def allocate(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
         self._backend.allocate(num_blocks, block_size, num_host_blocks)
-        if isinstance(self._backend, GraphedBackend):
+        if self._graphed:
             with torch.inference_mode():
-                self._backend.capture(self._run_decodes, self._info.max_model_len)
+                self._graphed.capture(self._run_decodes, self._info.max_model_len)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Float32Array:
-        logits = self._backend.run_decodes(batch) if isinstance(self._backend, GraphedBackend) else None
+        logits = self._graphed.run_decodes(batch) if self._graphed else None
         if logits is None:
             self._backend.begin(batch)
             if not batch.num_tokens:

@@ -14,7 +14,7 @@ BLOCK_SIZES = st.sampled_from([8, 16, 32, 64, 128])
 CONTEXTS = st.lists(st.integers(1, 600) | st.integers(1, 40), min_size=1, max_size=3)
 WINDOWS = st.sampled_from([0, 0, 1, 17, 100])
 DRAWN = settings(
-    max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow]
+    max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow]
 )
 
 

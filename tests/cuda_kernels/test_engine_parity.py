@@ -55,7 +55,7 @@ def answers(dtype: torch.dtype, requests: list[GenerationRequest], **limits: Any
 
 
 def request(
-    prompt: list[int], decoder: str, max_tokens: int = 5, num_choices: int = 1, **params: Any
+    prompt: list[int], decoder: str, max_tokens: int = 4, num_choices: int = 1, **params: Any
 ) -> GenerationRequest:
     sampling = Sampling(n=num_choices, max_tokens=max_tokens, seed=3)
     return GenerationRequest(prompt_token_ids=tuple(prompt), sampling=sampling, decoder=decoder, decoder_params=params)

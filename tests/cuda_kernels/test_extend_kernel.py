@@ -20,7 +20,7 @@ CHUNKS = st.lists(
 )
 WINDOWS = st.sampled_from([0, 0, 1, 17, 100])
 DRAWN = settings(
-    max_examples=5, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow]
+    max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=[HealthCheck.too_slow]
 )
 
 
