@@ -17,5 +17,7 @@ export default defineConfig({
     environment: "jsdom",
     include: ["tests/**/*.test.{ts,tsx}"],
     setupFiles: ["tests/setup.ts"],
+    // Busy machines: a test that takes a second on a quiet one is no failure.
+    testTimeout: 30_000,
   },
 });
