@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests run in several processes: who spins keeps another from work
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 # A busy machine may stall any example, so time limits belong to whole tests. CI draws the same examples each time.
