@@ -13,6 +13,7 @@ OVERLOAD = 1000.0  # requests a second: all arrive at once
 _ABOVE_THROUGHPUT = 1.1  # an hour's queue may grow a little before it costs 1 s a token
 _BRACKET = 1.12
 _NUM_HALVINGS = 1
+_MOST_TIMES_GUESS = 10
 _SHARE_BELOW = 0.6
 
 
@@ -47,13 +48,18 @@ def find_capacity(case: Case, seed: int, guess: float | None = None) -> tuple[fl
 
 
 def bisect(latency: Callable[[float], float], guess: float) -> float:
-    """The rate at which `latency` passes LIMIT, searched for on both sides of the guess, to within 4 per cent."""
+    """The rate at which `latency` passes LIMIT, searched for on both sides of the guess, to within 4 per cent.
+
+    Raises ValueError when no rate passes it: the trace is too short for a queue to grow in it.
+    """
     low, high = guess / _BRACKET, guess * _BRACKET
     at_low, at_high = latency(low), latency(high)
     while at_low > LIMIT:
         low, high, at_high = low / _BRACKET, low, at_low
         at_low = latency(low)
     while at_high < LIMIT:
+        if high > _MOST_TIMES_GUESS * guess:
+            raise ValueError(f"the latency stays below {LIMIT:g} s a token up to {high:g} requests a second")
         low, high, at_low = high, high * _BRACKET, at_high
         at_high = latency(high)
     for _ in range(_NUM_HALVINGS):

@@ -20,6 +20,11 @@ def test_bisection_finds_the_rate_from_any_guess(guess: float) -> None:
     assert bisect(lambda rate: 0.05 + max(0.0, rate - 3.6) * 9.5, guess) == pytest.approx(3.7, rel=0.04)
 
 
+def test_a_trace_too_short_to_queue_is_refused() -> None:
+    with pytest.raises(ValueError, match="stays below 1 s a token"):
+        bisect(lambda rate: 0.05, 3.0)
+
+
 def _queue(rate: float, service_rate: float, count: int) -> Outcome:
     """A single server with even gaps and even service: the n-th waits for n times the difference of the two."""
     arrivals = np.arange(1, count + 1) / rate
