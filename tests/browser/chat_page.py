@@ -86,5 +86,18 @@ class ChatPage:
         self.by("close-panel").click()
         expect(self.by("settings-panel")).to_have_count(0)
 
+    def fill(self, test_id: str, text: str) -> None:
+        """Fill a field of the settings, and let the form take it in before anything else is changed."""
+        self.by(test_id).fill(text)
+        self._let_it_draw()
+
+    def pick(self, test_id: str, label: str) -> None:
+        """Choose from a list of the settings, likewise."""
+        self.by(test_id).select_option(label=label)
+        self._let_it_draw()
+
+    def _let_it_draw(self) -> None:
+        self.page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def screenshot(self, path: Path) -> None:
         self.page.screenshot(path=path, animations="disabled", caret="hide")

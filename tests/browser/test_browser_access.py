@@ -37,8 +37,8 @@ def test_axe_finds_nothing_serious(start_server: Start, open_chat: Open, scheme:
     chat = open_chat(start_server(letters), width=width, color_scheme=scheme)
     issues = {"empty": serious_issues(chat)}
     chat.by("toggle-settings").click()
-    chat.by("preset").select_option(label="Beam search")
-    chat.by("sampling-max_tokens").fill("12")
+    chat.pick("preset", "Beam search")
+    chat.fill("sampling-max_tokens", "12")
     issues["settings"] = serious_issues(chat)
     chat.by("close-panel").click()
     chat.ask("Go")

@@ -116,7 +116,7 @@ def test_an_answer_that_was_cut_can_be_continued(start_server: Start, open_chat:
     chat = open_chat(start_server("One two three four five."))
 
     def at_most_eight_tokens() -> None:
-        chat.by("sampling-max_tokens").fill("8")
+        chat.fill("sampling-max_tokens", "8")
 
     chat.settings(at_most_eight_tokens)
     assert chat.ask("Count") == "One two"

@@ -30,8 +30,8 @@ def letters(seed: int = 1) -> LogitsFunction:
 
 def choose_preset(chat: ChatPage, name: str, max_tokens: int) -> None:
     def choose() -> None:
-        chat.by("preset").select_option(label=name)
-        chat.by("sampling-max_tokens").fill(str(max_tokens))
+        chat.pick("preset", name)
+        chat.fill("sampling-max_tokens", str(max_tokens))
 
     chat.settings(choose)
 
@@ -193,11 +193,11 @@ def test_a_plugin_shows_up_with_its_form(start_server: Start, open_chat: Open) -
     chat = open_chat(start_server("no", extra_decoders=[shout]))
 
     def choose() -> None:
-        chat.by("decoder").select_option("shout")
+        chat.pick("decoder", "shout")
         expect(chat.by("decoder-description")).to_contain_text("Shout a word")
         expect(chat.by("schema-form")).to_contain_text("How loud.")
         expect(chat.by("param-volume")).to_have_attribute("placeholder", "7")
-        chat.by("param-volume").fill("3")
+        chat.fill("param-volume", "3")
         chat.by("param-is_twice").check()
 
     chat.settings(choose)
@@ -213,8 +213,8 @@ def test_a_parameter_that_is_refused_is_told(start_server: Start, open_chat: Ope
     chat = open_chat(start_server("no", extra_decoders=[shout]), expects_problems=True)
 
     def choose() -> None:
-        chat.by("decoder").select_option("beam")
-        chat.by("setting-n").fill("9")
+        chat.pick("decoder", "beam")
+        chat.fill("setting-n", "9")
 
     chat.settings(choose)
     chat.send("Now")

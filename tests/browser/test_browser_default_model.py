@@ -48,9 +48,9 @@ def picture(tmp_path: Path) -> Picture:
 
 def choose(chat: ChatPage, preset: str, max_tokens: int, seed: int = 1) -> None:
     def fill() -> None:
-        chat.by("preset").select_option(label=preset)
-        chat.by("sampling-max_tokens").fill(str(max_tokens))
-        chat.by("sampling-seed").fill(str(seed))
+        chat.pick("preset", preset)
+        chat.fill("sampling-max_tokens", str(max_tokens))
+        chat.fill("sampling-seed", str(seed))
 
     chat.settings(fill)
 

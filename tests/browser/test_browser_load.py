@@ -138,10 +138,18 @@ def test_five_hundred_messages_scroll(tape: Served, open_chat: Open, hold: Hold,
 
 def test_twenty_thousand_tokens_stream(tape: Served, open_chat: Open, hold: Hold) -> None:
     chat = open_chat(tape)
-    chat.settings(lambda: chat.by("sampling-max_tokens").fill("20000"))
+
+    def choose() -> None:
+        """Several tokens a step: the page has the same work, the server a fraction."""
+        chat.pick("preset", "Precise")
+        chat.pick("decoder", "speculative")
+        chat.fill("param-draft", "16")
+        chat.fill("sampling-max_tokens", "20000")
+
+    chat.settings(choose)
     with hold(chat, "the first tokens of 20,000"):
         chat.send("Write")
-        chat.page.wait_for_timeout(500)
+        chat.page.wait_for_timeout(300)
     wait_quietly(chat, "/1[6789],\\d\\d\\d/.test(document.querySelector('[data-testid=tokens]')?.innerText)")
     with hold(chat, "the last tokens of 20,000"):
         wait_quietly(chat, "document.querySelector('[data-testid=send]')")

@@ -80,8 +80,8 @@ def test_a_decoder_that_breaks_is_told(start_server: Start, open_chat: Open) -> 
     chat = open_chat(start_server("x"), expects_problems=True)
 
     def choose() -> None:
-        chat.by("decoder").select_option("shared-prefix")
-        chat.by("param-prefix").fill("nobody's")
+        chat.pick("decoder", "shared-prefix")
+        chat.fill("param-prefix", "nobody's")
 
     chat.settings(choose)
     chat.send("Hi")
