@@ -48,7 +48,7 @@ WISHES: list[tuple[dict[str, Any], Callable[[str], Any]]] = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("fields", "is_right"), WISHES, ids=lambda value: str(value)[:40] if isinstance(value, dict) else "")
+@pytest.mark.parametrize(("fields", "is_right"), WISHES, ids=lambda value: str(value)[:40] * isinstance(value, dict))
 def test_every_field_on_both_endpoints(
     random_model: Served, fields: dict[str, Any], is_right: Callable[[str], Any], stream: bool
 ) -> None:
