@@ -19,8 +19,8 @@ from chatserve.models.cpu.step import cut_work, run_step, stage_cycles, stage_na
 from chatserve.models.cpu.tiles import Kind, TiledMatrix
 from chatserve.models.runner import ModelInfo
 
-_NARROW_INPUTS = ("out", "gate_up", "down")
-"""Inputs of 4-bit matrices that are rounded to 8 bits unless 16 are asked for; ``qkv`` always gets 16.
+_NARROW_INPUTS = ("gate_up", "down")
+"""Inputs of 4-bit matrices that are rounded to 8 bits unless 16 are asked for; ``qkv`` and ``out`` always get 16.
 
 A product of many rows is twice as fast in 8 bits; with few rows memory decides. How close the default model then is to
 float32 was measured, see ``docs/log.md``.
