@@ -17,6 +17,15 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_sampler() -> None:
+    """On a fresh machine the sampler's kernels are compiled here, not while a test waits for an answer."""
+    from chatserve.engine import sampler
+    from chatserve.testing import VOCAB_SIZE
+
+    sampler.warm_up(VOCAB_SIZE)
+
+
 @pytest.fixture(autouse=True)
 def no_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides the developer's own CHATSERVE_* variables from the code under test."""

@@ -161,7 +161,9 @@ def draw_immediately(
     if maximum == -np.inf:
         raise DecoderError("draw: every token is forbidden")
     uniform = float(uniforms(np.array([counter], np.uint64))[0])
-    token = int(kernels.draw_one(row, maximum, *warp, uniform))
+    temperature, top_k, top_p, min_p = warp
+    # An integer temperature would be another kernel, compiled while everybody waits.
+    token = int(kernels.draw_one(row, maximum, float(temperature), top_k, float(top_p), float(min_p), uniform))
     logprobs = log_softmax(row)
     best = np.argsort(-row, kind="stable")[:num_top].tolist() if num_top else []
     return Sample(token, float(logprobs[token]), tuple((other, float(logprobs[other])) for other in best))
@@ -222,6 +224,8 @@ def warm_up(vocab_size: int) -> Any:
     for warp in (Warp(0.0, 0, 1.0, 0.0), Warp(1.0, 5, 0.9, 0.1)):
         plan.add_draw(0, warp, (0, 0, 0, 0))
     plan.add_top(0, 2)
+    row = np.zeros(vocab_size, np.float32)
+    kernels.draw_one(row, row.max(), 1.0, 5, 0.9, 0.1, 0.5)
     kernels.forbid(np.zeros(vocab_size, np.float32), np.ones(vocab_size, np.bool_))
     kernels.penalise(np.zeros(vocab_size, np.float32), np.zeros(1, np.int64), 0, 1.5, 0.0, 0.0)
     run(plan, np.zeros((1, vocab_size), np.float32))

@@ -139,6 +139,7 @@ def test_five_hundred_messages_scroll(tape: Served, open_chat: Open, hold: Hold,
                 chat.page.wait_for_timeout(16)
 
 
+@pytest.mark.full
 def test_twenty_thousand_tokens_stream(tape: Served, open_chat: Open, hold: Hold) -> None:
     chat = open_chat(tape)
     chat.settings(lambda: chat.fill("sampling-max_tokens", "20000"))
