@@ -14,7 +14,7 @@ Open = Callable[..., ChatPage]
 
 
 def test_below_a_root_path(start_server: Start, open_chat: Open) -> None:
-    served = start_server("Hello!", delay=0.05)
+    served = start_server("Hello! " * 12, delay=0.05)
     chat = open_chat(served)
     base = f"http://{served.host}:{served.port}"
 
@@ -26,9 +26,11 @@ def test_below_a_root_path(start_server: Start, open_chat: Open) -> None:
     chat.open("/below/")
     chat.send("Hi")
     chat.wait_for_text()
+    chat.page.wait_for_timeout(500)  # time to store where to go on
     chat.page.reload()
+    chat.wait_for_text()
     chat.wait_until_done()
-    assert chat.text_of_last() == "Hello!"
+    assert chat.text_of_last().split() == ["Hello!"] * 12
     chat.by("toggle-engine").click()
     expect(chat.by("no-requests")).to_be_visible()
     assert [url for url in chat.requests if not url.startswith(f"{base}/below/")] == []

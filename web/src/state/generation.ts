@@ -93,6 +93,7 @@ export class Generation {
         this.#stored = { requestId: event.data.request_id, lastEventId: id };
         for (const answer of this.answers) answer.set({ decoder: event.data.decoder, model: event.data.model });
         this.#move(opened(this.#next, event.data));
+        this.save(); // at once: without the id a reload could not re-attach
         break;
       case "status":
         this.#move(moved(this.#next, event.data));
