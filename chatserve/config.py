@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+
+PolicyName: TypeAlias = Literal["fcfs", "priority", "shortest-remaining"]
+Preemption: TypeAlias = Literal["auto", "swap", "recompute"]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,13 +68,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, Meta(description="Host memory in GiB for preempted requests; 0: always recompute them.", ge=0)
     ] = 1.0
     preemption: Annotated[
-        Literal["auto", "swap", "recompute"],
+        Preemption,
         Meta(
             description="What happens to the KV of a request that gives way; auto takes what is measured to be faster."
         ),
     ] = "auto"
     policy: Annotated[
-        Literal["fcfs", "priority", "shortest-remaining"],
+        PolicyName,
         Meta(description="Who runs first, and who gives way last."),
     ] = "fcfs"
     max_queue: Annotated[int, Meta(description="Requests that may wait; more get 429.", ge=0)] = 1024

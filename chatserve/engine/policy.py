@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from chatserve.config import PolicyName
 from chatserve.engine.request import Request
 
-PolicyName: TypeAlias = Literal["fcfs", "priority", "shortest-remaining"]
 Rank: TypeAlias = tuple[float, ...]
 
 _MAX_OVERTAKEN = 64

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
-Preemption: TypeAlias = Literal["auto", "swap", "recompute"]
-
 _ASSUMED_BYTES_PER_SECOND = 8e9  # until a swap was measured: PCIe 4 in practice, a memory copy on a slow machine
 _ASSUMED_TOKENS_PER_SECOND = 2000.0  # until a prefill was measured
 _FEWEST_TOKENS = 32  # steps with fewer are bound by reading the weights and say nothing about prefill

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from chatserve.config import PolicyName, Preemption
 from chatserve.decoding.context import Context
 from chatserve.decoding.group import Rules, SequenceGroup
 from chatserve.decoding.randomness import derive_seed
@@ -23,8 +24,6 @@ from chatserve.engine import sampler
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken
 from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.output import published
-from chatserve.engine.policy import PolicyName
-from chatserve.engine.preemption import Preemption
 from chatserve.engine.request import Listener, Request
 from chatserve.engine.sampler import Processing
 from chatserve.engine.validation import check_request

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chatserve.engine.engine import Engine
-    from chatserve.engine.request import Request
     from chatserve.engine.step import Step
 
 # Parts of a step: choosing work and building the batch; moving swapped blocks; model; sampler; resuming decoders and
@@ -63,7 +62,8 @@ class Statistics:
             "requests_preempted": scheduler.waiting.num_preempted,
             "requests_finished": self.num_finished,
             "requests_exhausted": self.num_exhausted,
-            "tokens_published": self.num_published_tokens + sum(_num_published(request) for request in engine.requests),
+            "tokens_published": self.num_published_tokens
+            + sum(request.usage.completion_tokens for request in engine.requests),
             "tokens_recomputed": self.num_recomputed_tokens,
             "sequences": sum(len(request.group.live) for request in engine.requests),
             "blocks_total": pool.num_blocks,
@@ -78,10 +78,6 @@ class Statistics:
             "preemptions_by_swap": scheduler.swapping.num_swaps,
             **{f"seconds_{part}": seconds for part, seconds in self.seconds.items()},
         }
-
-
-def _num_published(request: Request) -> int:
-    return request.usage.completion_tokens
 
 
 def _num_unfilled_slots(engine: Engine) -> int:

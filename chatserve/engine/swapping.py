@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from chatserve.config import Preemption
 from chatserve.decoding.sequence import Sequence
-from chatserve.engine.preemption import Preemption, PreemptionCosts
+from chatserve.engine.preemption import PreemptionCosts
 from chatserve.engine.request import Request
-from chatserve.kv import BlockPool, SwappedTable, SwapSpace
+from chatserve.kv import BlockPool, SwappedTable, SwapSpace, distinct_blocks
 from chatserve.models.batch import Int32Array
 
 
@@ -36,7 +37,7 @@ class Swapping:
         tables = [sequence._table for sequence in sequences]
         if not sequences or not self.space.can_hold(tables):
             return False
-        num_blocks = len({block for table in tables for block in table.blocks.tolist()})
+        num_blocks = len(distinct_blocks(tables))
         if self._preemption == "auto" and not self._costs.prefers_swap(num_blocks, num_blocks * self._pool.block_size):
             return False
         self._away[request] = list(zip(sequences, self.space.swap_out(tables), strict=True))

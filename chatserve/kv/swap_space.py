@@ -50,7 +50,7 @@ class SwapSpace:
 
     def can_hold(self, tables: Iterable[BlockTable]) -> bool:
         """Whether `swap_out` is possible: there is room, and none of the blocks is still on its way in."""
-        blocks = {block for table in tables for block in table.blocks.tolist()}
+        blocks = distinct_blocks(tables)
         return len(blocks) <= len(self._free) and blocks.isdisjoint(self._in)
 
     def swap_out(self, tables: Iterable[BlockTable]) -> list[SwappedTable]:
@@ -86,9 +86,8 @@ class SwapSpace:
         group = list(group)
         devices: dict[int, int] = {}
         for _, swapped, known in group:
-            devices |= {
-                host: device for host, device in zip(swapped.blocks, known, strict=False) if host not in devices
-            }
+            devices |= dict(zip(swapped.blocks, known, strict=False))
+        self._free.extend(devices)  # nothing is read from them
         ours = np.array(sorted(set(devices.values())), np.int32)
         self._pool.share(ours)  # before anything is allocated: it might take a cached one of them
         moved = [
@@ -101,7 +100,6 @@ class SwapSpace:
             table.fill([devices[host] for host in swapped.blocks], swapped.num_tokens)
         self._pool.release(np.concatenate([ours, np.array([devices[host] for host in moved], np.int32)]))
         self._deferred.extend(moved)
-        self._free.extend(host for host in devices if host not in set(moved))
 
     def discard(self, swapped: Iterable[SwappedTable]) -> None:
         """Give up what a group had here: its request has ended."""
@@ -116,3 +114,8 @@ class SwapSpace:
         self._free.extend(self._deferred)
         self._out, self._in, self._deferred = [], {}, []
         return out, back
+
+
+def distinct_blocks(tables: Iterable[BlockTable]) -> set[int]:
+    """The blocks that at least one of the tables names."""
+    return {block for table in tables for block in table.blocks.tolist()}

@@ -16,7 +16,7 @@ from benchmarks.paper.served_model import OPT_13B
 from benchmarks.paper.systems import System, moved_share
 from benchmarks.paper.traces import Job
 from benchmarks.paper.workloads import ALPACA, MIXED, SHAREGPT, Workload, beam, parallel, translation
-from chatserve.engine.preemption import Preemption
+from chatserve.config import Preemption
 
 VAST = replace(OPT_13B, kv_memory=OPT_13B.kv_memory * 64)
 STEP = 26e9 / 1.3e12  # seconds of a step that only reads the weights
