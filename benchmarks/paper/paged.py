@@ -14,9 +14,9 @@ from benchmarks.paper.cost import CostModel, StepWork
 from benchmarks.paper.instant_runner import InstantRunner
 from benchmarks.paper.outcome import Memory, Outcome, Served
 from benchmarks.paper.traces import Job
+from chatserve.config import Preemption
 from chatserve.decoding import Registry, Sampling
 from chatserve.engine import Delta, Engine, EngineLimits, GenerationRequest
-from chatserve.engine.preemption import Preemption
 from chatserve.engine.request import Request
 from chatserve.errors import ChatserveError
 from chatserve.models.batch import Batch

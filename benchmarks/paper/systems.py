@@ -14,7 +14,7 @@ from benchmarks.paper.reservation import Reservation
 from benchmarks.paper.served_model import OPT_13B, ServedModel
 from benchmarks.paper.traces import Job
 from benchmarks.paper.workloads import ALPACA, beam
-from chatserve.engine.preemption import Preemption
+from chatserve.config import Preemption
 
 OURS = "chatserve"
 ORACLE, POW2, MAX = "Orca (Oracle)", "Orca (Pow2)", "Orca (Max)"

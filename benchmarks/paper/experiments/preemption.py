@@ -12,7 +12,7 @@ from benchmarks.paper.report import Row
 from benchmarks.paper.served_model import OPT_13B
 from benchmarks.paper.systems import System
 from benchmarks.paper.workloads import SHORT_SHAREGPT
-from chatserve.engine.preemption import Preemption
+from chatserve.config import Preemption
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _KINDS: tuple[Preemption, ...] = ("swap", "recompute")
