@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
-from chatserve.config import Config
 from chatserve.server import page as served_page
 from tests.browser.chat_page import ChatPage
-from tests.server.harness import Served, make_engine, script, serve_in_thread
+from tests.server.harness import Served, fake_servers
 
-ENGINE_SETTINGS = {"delay", "num_blocks", "max_model_len", "max_queue", "extra_decoders", "vocabulary"}
 FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
@@ -46,15 +43,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., Served]]:
     """Starts servers by an answer or a logits function, engine settings, and fields of Config."""
-    with ExitStack() as stack:
-
-        def start(answer: Any = "Hello!", **settings: Any) -> Served:
-            logits = script(answer) if isinstance(answer, str | bytes | list) else answer
-            given = {name: settings.pop(name) for name in ENGINE_SETTINGS & settings.keys()}
-            engine, runner = make_engine(logits, **given)
-            config = Config(**{"shutdown_grace": 0.2, **settings})
-            return stack.enter_context(serve_in_thread(engine, runner, config))
-
+    with fake_servers() as start:
         yield start
 
 

@@ -6,16 +6,12 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from playwright.sync_api import expect
 
-from chatserve.config import Config
-from chatserve.engine import AsyncEngine
-from chatserve.engine.building import build_engine
 from tests.browser.chat_page import ChatPage
-from tests.server.harness import Served, eventually, serve_in_thread
+from tests.server.harness import Served, eventually, serve_default_model
 
 pytestmark = pytest.mark.timeout(600)  # a fresh machine compiles the kernels and fetches the model first
 
@@ -27,10 +23,7 @@ WIDE = {"width": 1280, "height": 760}
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    config = Config(kv_memory=0.3)
-    loaded, engine = build_engine(config)
-    runner = cast(Any, loaded.runner)  # the harness keeps it for tests of the fake model only
-    with serve_in_thread(AsyncEngine(engine, loaded.chat_template), runner, config) as running:
+    with serve_default_model() as running:
         yield running
 
 

@@ -17,15 +17,13 @@ from typing import Any
 
 import pytest
 
-from chatserve.config import Config
-from tests.server.harness import make_engine, script, serve_in_thread
+from tests.server.harness import CALL, serve_fake
 
 pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent
 TEXT = "Hello, this is a test."
 CALLS = [["weather", {"city": "Paris", "days": 2}]]
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>'
 RIGHT = {
     **dict.fromkeys(("text", "streamed", "responded", "sdk", "sdk_responded"), TEXT),
     **dict.fromkeys(("calls", "responded_calls", "sdk_calls", "sdk_responded_calls"), CALLS),
@@ -44,11 +42,7 @@ NODE_PACKAGES = ["openai@6.49.0", "ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-s
 @pytest.fixture(scope="module")
 def urls() -> Iterator[tuple[str, str]]:
     """A server that answers with text, and one that calls a tool."""
-    config = Config(shutdown_grace=0.2)
-    with (
-        serve_in_thread(*make_engine(script(TEXT)), config) as text,
-        serve_in_thread(*make_engine(script(CALL)), config) as calls,
-    ):
+    with serve_fake(TEXT) as text, serve_fake(CALL) as calls:
         yield f"http://127.0.0.1:{text.port}", f"http://127.0.0.1:{calls.port}"
 
 

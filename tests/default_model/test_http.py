@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
 
 import pytest
 
-from chatserve.config import Config
-from chatserve.engine import AsyncEngine
-from chatserve.engine.building import build_engine
-from tests.server.harness import Served, serve_in_thread
+from tests.server.harness import Served, serve_default_model
 
 pytestmark = pytest.mark.timeout(600)  # a fresh machine compiles the kernels and fetches the model first
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    config = Config(kv_memory=0.3)
-    loaded, engine = build_engine(config)
-    runner = cast(Any, loaded.runner)  # the harness keeps it for tests of the fake model only
-    with serve_in_thread(AsyncEngine(engine, loaded.chat_template), runner, config) as running:
+    with serve_default_model() as running:
         yield running
 
 

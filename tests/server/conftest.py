@@ -1,35 +1,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
-from chatserve.config import Config
-from tests.server.harness import Served, make_engine, script, serve_in_thread
-
-ENGINE_SETTINGS = {"delay", "num_blocks", "max_model_len", "max_queue", "extra_decoders", "vocabulary"}
+from tests.server.harness import CALL, Served, fake_servers, serve_fake, serve_random_model
 
 
 @pytest.fixture
 def start_server() -> Iterator[Callable[..., Served]]:
     """Starts servers by an answer or a logits function, engine settings, and fields of Config."""
-    with ExitStack() as stack:
-
-        def start(answer: Any = "Hello!", **settings: Any) -> Served:
-            logits = script(answer) if isinstance(answer, str | bytes | list) else answer
-            given = {name: settings.pop(name) for name in ENGINE_SETTINGS & settings.keys()}
-            engine, runner = make_engine(logits, **given)
-            config = Config(**{"shutdown_grace": 0.2, **settings})
-            return stack.enter_context(serve_in_thread(engine, runner, config))
-
+    with fake_servers() as start:
         yield start
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """Answers every prompt with "Hello!"; shared by the tests of a file."""
-    engine, runner = make_engine(script("Hello!"))
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.2)) as running:
+    with serve_fake("Hello!") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def calling() -> Iterator[Served]:
+    """Says something and calls two functions."""
+    with serve_fake(f"Let me see. {CALL}\n{CALL}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def random_model() -> Iterator[Served]:
+    """Says anything, which is most unlikely to be a call."""
+    with serve_random_model() as running:
         yield running

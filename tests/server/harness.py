@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -19,12 +19,14 @@ from openai.types.chat import ChatCompletionMessageParam
 from chatserve.config import Config
 from chatserve.decoding.registry import Decoder, Registry
 from chatserve.engine import AsyncEngine, Engine, EngineLimits
+from chatserve.engine.building import build_engine
 from chatserve.server.serving import DrainingServer
 from chatserve.testing import (
     END_TOKEN_ID,
     VOCAB_SIZE,
     FakeRunner,
     LogitsFunction,
+    RandomLogits,
     Script,
     byte_chat_template,
     byte_vocabulary,
@@ -32,6 +34,10 @@ from chatserve.testing import (
 from chatserve.text import Vocabulary
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
+ARGUMENTS = '{"city": "Paris", "days": 2}'
+CALL = '<tool_call>\n{"name": "weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
+
+ENGINE_SETTINGS = {"delay", "num_blocks", "max_model_len", "max_queue", "extra_decoders", "vocabulary"}
 
 
 def script(answer: str | bytes | Sequence[int]) -> Script:
@@ -114,6 +120,39 @@ def serve_in_thread(engine: AsyncEngine, runner: FakeRunner, config: Config) -> 
                 server.should_exit = True
                 thread.join(10)
                 assert not thread.is_alive()
+
+
+@contextmanager
+def serve_fake(answer: str | bytes | Sequence[int] | LogitsFunction = "Hello!", **settings: Any) -> Iterator[Served]:
+    """Serve an answer or a logits function, with settings of the engine (as `make_engine`) and fields of Config."""
+    logits = answer if callable(answer) else script(answer)
+    given = {name: settings.pop(name) for name in ENGINE_SETTINGS & settings.keys()}
+    config = Config(**{"shutdown_grace": 0.2, **settings})
+    with serve_in_thread(*make_engine(logits, **given), config) as served:
+        yield served
+
+
+@contextmanager
+def fake_servers() -> Iterator[Callable[..., Served]]:
+    """Starts servers as `serve_fake` does; they end together."""
+    with ExitStack() as stack:
+        yield lambda *answer, **settings: stack.enter_context(serve_fake(*answer, **settings))
+
+
+@contextmanager
+def serve_random_model() -> Iterator[Served]:
+    """A model that says anything: what it obeys, a grammar has made it obey."""
+    with serve_fake(RandomLogits(VOCAB_SIZE, end_token_ids=(END_TOKEN_ID,), end_bias=4.0)) as served:
+        yield served
+
+
+@contextmanager
+def serve_default_model() -> Iterator[Served]:
+    config = Config(kv_memory=0.3)
+    loaded, engine = build_engine(config)
+    runner = cast(Any, loaded.runner)  # `Served` keeps it for tests of the fake model only
+    with serve_in_thread(AsyncEngine(engine, loaded.chat_template), runner, config) as served:
+        yield served
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 2.0) -> bool:

@@ -7,9 +7,8 @@ from collections import Counter
 
 import pytest
 
-from chatserve.config import Config
 from tests.server.body_maker import BodyMaker
-from tests.server.harness import eventually, make_engine, script, serve_in_thread
+from tests.server.harness import eventually, serve_fake
 
 ERROR_FIELDS = {"message", "type", "param", "code"}
 ALLOWED = {200, 400, 404, 413, 429}
@@ -17,8 +16,7 @@ ALLOWED = {200, 400, 404, 413, 429}
 
 def check_bodies(seed: int, count: int) -> None:
     maker, statuses = BodyMaker(seed), Counter[int]()
-    engine, runner = make_engine(script("Hi <tool_call>"), num_blocks=400)
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.2)) as served:
+    with serve_fake("Hi <tool_call>", num_blocks=400) as served:
         for _ in range(count):
             path, body = maker.make()
             response = served.http.post(path, content=body)

@@ -23,7 +23,7 @@ from chatserve.errors import ConfigError
 from chatserve.server import serve
 from chatserve.server.authentication import api_keys
 from chatserve.server.json_log import JsonFormatter
-from tests.server.harness import HI, Served, events, eventually, make_engine, script, serve_in_thread
+from tests.server.harness import HI, Served, events, eventually, serve_fake
 
 Start = Callable[..., Served]
 
@@ -33,10 +33,7 @@ Start = Callable[..., Served]
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[Served]:
-    engine, runner = make_engine(script("Hello!"))
-    with serve_in_thread(
-        engine, runner, Config(shutdown_grace=0.2, api_keys=("first-key", "zweiter-schlüssel"))
-    ) as running:
+    with serve_fake(api_keys=("first-key", "zweiter-schlüssel")) as running:
         yield running
 
 
@@ -188,11 +185,9 @@ def test_tls(tmp_path: Path) -> None:
         str(certificate),
     ]
     subprocess.run([*command, *subject], check=True, capture_output=True)
-    engine, runner = make_engine(script("Hello!"))
-    config = Config(shutdown_grace=0.2, ssl_certfile=str(certificate), ssl_keyfile=str(key))
     trust = ssl.create_default_context(cafile=str(certificate))
     with (
-        serve_in_thread(engine, runner, config) as served,
+        serve_fake(ssl_certfile=str(certificate), ssl_keyfile=str(key)) as served,
         httpx.Client(verify=trust, trust_env=False, timeout=20) as client,
     ):
         base = f"https://127.0.0.1:{served.port}"
@@ -329,8 +324,7 @@ def test_brackets_in_texts_are_no_nesting(served: Served) -> None:
 
 
 def test_a_stream_that_a_shutdown_ends_says_draining() -> None:
-    engine, runner = make_engine(script("x" * 3000), delay=0.02)
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.1)) as served:
+    with serve_fake("x" * 3000, delay=0.02, shutdown_grace=0.1) as served:
         connection = served.connect("/v1/chat/completions", {"messages": HI, "stream": True})
         assert eventually(lambda: served.stat("requests_running") == 1)
     received = b""

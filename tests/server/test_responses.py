@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from openai.types.responses import ToolParam
 
-from chatserve.config import Config
 from chatserve.errors import GenerationError
-from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, RandomLogits
-from tests.server.harness import Served, eventually, make_engine, script, serve_in_thread
-from tests.server.test_tools import ARGUMENTS, CALL
+from tests.server.harness import ARGUMENTS, Served, eventually
 
 Start = Callable[..., Served]
 
@@ -36,20 +33,6 @@ SIZE = {
     "required": ["size"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def calling() -> Iterator[Served]:
-    engine, runner = make_engine(script(f"Let me see. {CALL}\n{CALL}"))
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.2)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def random_model() -> Iterator[Served]:
-    engine, runner = make_engine(RandomLogits(VOCAB_SIZE, end_token_ids=(END_TOKEN_ID,), end_bias=4.0))
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.2)) as running:
-        yield running
 
 
 def respond(served: Served, **fields: Any) -> Any:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from chatserve.config import Config
-from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, RandomLogits
-from tests.server.harness import HI, Served, events, make_engine, serve_in_thread, text_of
+from tests.server.harness import HI, Served, events, text_of
 
 SCHEMA = {
     "type": "object",
@@ -20,14 +18,6 @@ SCHEMA = {
     "required": ["size", "big"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def random_model() -> Iterator[Served]:
-    """A model that says anything: what it obeys, the grammar has made it obey."""
-    engine, runner = make_engine(RandomLogits(VOCAB_SIZE, end_token_ids=(END_TOKEN_ID,), end_bias=4.0))
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.2)) as running:
-        yield running
 
 
 def is_sized(text: str) -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletionToolParam
 
-from chatserve.config import Config
-from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, RandomLogits
-from tests.server.harness import HI, Served, events, make_engine, script, serve_in_thread
+from tests.server.harness import ARGUMENTS, CALL, HI, Served, events
 
 Start = Callable[..., Served]
 
@@ -33,24 +31,6 @@ WEATHER: ChatCompletionToolParam = {
 }
 CLOCK: ChatCompletionToolParam = {"type": "function", "function": {"name": "clock"}}
 TOOLS = [WEATHER, CLOCK]
-ARGUMENTS = '{"city": "Paris", "days": 2}'
-CALL = '<tool_call>\n{"name": "weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
-
-
-@pytest.fixture(scope="module")
-def calling() -> Iterator[Served]:
-    """Says something and calls two functions."""
-    engine, runner = make_engine(script(f"Let me see. {CALL}\n{CALL}"))
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.2)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def random_model() -> Iterator[Served]:
-    """Says anything, which is most unlikely to be a call."""
-    engine, runner = make_engine(RandomLogits(VOCAB_SIZE, end_token_ids=(END_TOKEN_ID,), end_bias=4.0))
-    with serve_in_thread(engine, runner, Config(shutdown_grace=0.2)) as running:
-        yield running
 
 
 def test_calls_in_a_whole_answer(calling: Served) -> None:
