@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from benchmarks.peers.comparison import compare
-from benchmarks.peers.engines import engines, install, installable
+from benchmarks.peers.engines import engines
 from benchmarks.peers.http_streams import compare_streams, servers, stream_table, stream_workloads
+from benchmarks.peers.installation import install, installable
 from benchmarks.peers.report import save, table
 from benchmarks.peers.workload import short_workloads, standard_workloads
 
@@ -64,7 +65,7 @@ def _parse() -> argparse.Namespace:
     run.add_argument("--rounds", type=int, default=5, help="turns of every engine on every workload")
     run.add_argument("--short", action="store_true", help="tiny workloads, to see that everything runs")
     run.add_argument("--only", action="append", help="measure only this engine (repeatable)")
-    run.add_argument("--llama-cpp", type=Path, help="folder with llama.cpp's binaries, unless on PATH")
+    run.add_argument("--llama-cpp", type=Path, help="folder with llama.cpp's binaries, unless installed or on PATH")
     run.add_argument("--no-http", action="store_true", help="leave out the streams over HTTP")
     run.add_argument("--out", type=Path, default=_RESULTS, help="folder for numbers and plots")
     add = commands.add_parser("install", help="make the environment of an engine in the cache folder")

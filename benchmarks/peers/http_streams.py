@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import signal
 import socket
 import statistics
@@ -19,6 +18,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from benchmarks.peers.llama_cpp import find_program
 from benchmarks.peers.workload import Workload
 from chatserve.models.cache_folder import cache_folder
 from chatserve.models.default_model import fetch_default_model
@@ -93,9 +93,9 @@ class Server:
 def servers(llama_folder: Path | None, tell: Callable[[str], None]) -> list[Server]:
     """Ours, and llama.cpp's where its server is there."""
     found = [Server("chatserve", [sys.executable, "-m", "chatserve", "serve", "--port", "0"])]
-    binary = shutil.which("llama-server", path=str(llama_folder) if llama_folder else None)
+    binary = find_program("llama-server", llama_folder)
     if binary is None:
-        tell("skipped llama.cpp over HTTP: llama-server is neither on PATH nor in a folder given with --llama-cpp")
+        tell("skipped llama.cpp over HTTP: llama-server is not there: python -m benchmarks.peers install llama.cpp")
         return found
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

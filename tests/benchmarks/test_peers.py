@@ -84,20 +84,22 @@ def test_streams_are_summed_up() -> None:
     assert "| 20 / " in line
 
 
-def test_llama_cpp_is_read_from_its_own_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llama_cpp_is_read_from_its_own_bench(tmp_path: Path) -> None:
     """The line is as llama-batched-bench of July 2026 prints it."""
     line = {"n_kv_max": 90, "pp": 8, "tg": 4, "pl": 2, "t_pp": 0.25, "speed_pp": 64.0, "t_tg": 0.5, "speed_tg": 16.0}
     script = tmp_path / "llama-batched-bench"
     script.write_text(f"#!{sys.executable}\nimport sys\nprint('main: n_kv_max = 90')\nprint({json.dumps(line)!r})\n")
     script.chmod(0o755)
-    monkeypatch.setattr("benchmarks.peers.llama_cpp.fetch_default_model", lambda folder: tmp_path / "model.gguf")
-    peer = LlamaCpp(tmp_path)
+    model = tmp_path / "model.gguf"
+    peer = LlamaCpp("llama.cpp", model, tmp_path)
+    assert str(model) in str(peer.obstacle())
+    model.touch()
     assert peer.obstacle() is None
     assert (peer.seconds(DECODE, 0), peer.seconds(PREFILL, 0)) == (0.5, 0.25)
     script.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no such model')\n")
     with pytest.raises(RuntimeError, match="no such model"):
         peer.seconds(DECODE, 0)
-    assert "llama-batched-bench" in str(LlamaCpp(tmp_path / "empty").obstacle())
+    assert "llama-batched-bench" in str(LlamaCpp("llama.cpp", model, tmp_path / "empty").obstacle())
 
 
 def test_an_engine_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> None:
