@@ -50,7 +50,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         None
     )
     kv_memory: (
-        Annotated[float, Meta(description="Memory for the KV pool in GiB; default: from free memory, at most 4.", gt=0)]
+        Annotated[
+            float,
+            Meta(
+                description="Memory for the KV pool in GiB; default: half of what is free, at most 4; on a GPU 90 %.",
+                gt=0,
+            ),
+        ]
         | None
     ) = None
     max_model_len: (

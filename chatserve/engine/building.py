@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +13,10 @@ from chatserve.engine.engine import Engine
 from chatserve.engine.request_factory import EngineLimits
 from chatserve.errors import ConfigError, RequestError
 from chatserve.models.loading import LoadedModel, load_model
+from chatserve.models.page_memory import page_memory
 from chatserve.models.runner import ModelInfo, Runner
 
 _GIB = 1 << 30
-_DEFAULT_KV_BYTES = 4 * _GIB
-_FREE_MEMORY_SHARE = 0.5  # of what is free once the weights are loaded; the rest is for everybody else
 
 
 def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
@@ -71,24 +69,22 @@ def _register_prefix(engine: Engine, loaded: LoadedModel, given: str) -> None:
 
 
 def num_blocks_for(info: ModelInfo, config: Config) -> int:
-    """Blocks that fit `kv_memory`, or half of the free memory, at most 4 GiB and what all sequences can fill."""
+    """Blocks that fit `kv_memory`, or else the default of `page_memory`, at most what all sequences can fill."""
     block_bytes = info.kv_bytes_per_token * config.block_size
     if config.kv_memory is not None:
         num_blocks = int(config.kv_memory * _GIB) // block_bytes
         if num_blocks < 1:
             raise ConfigError(f"kv_memory: {config.kv_memory} GiB hold no block of {block_bytes} bytes")
         return num_blocks
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    budget = min(_DEFAULT_KV_BYTES, int(free * _FREE_MEMORY_SHARE))
     useful = -(-info.max_model_len // config.block_size) * config.max_running_sequences
-    return max(1, min(budget // block_bytes, useful))
+    return max(1, min(page_memory(info.device).default // block_bytes, useful))
 
 
 def _check_pool_memory(info: ModelInfo, config: Config) -> None:
-    """Refuse a pool that is larger than the machine's memory before anything is allocated."""
+    """Refuse a pool that is larger than the memory where it shall lie, before anything is allocated."""
     size = (config.num_blocks or 0) * config.block_size * info.kv_bytes_per_token
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if config.device != "cuda" and size > memory:
+    memory = page_memory(info.device).total
+    if size > memory:
         raise ConfigError(
             f"num_blocks: {config.num_blocks} blocks take {size / _GIB:.0f} GiB, there are {memory / _GIB:.0f}"
         )

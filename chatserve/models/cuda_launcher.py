@@ -53,14 +53,8 @@ class CudaLauncher:
     """A `Launcher` on a CUDA device. Raises ModelLoadError, one line that says what to install, when it cannot be."""
 
     def __init__(self, device: torch.device) -> None:
-        self._driver = _import_driver()
-        _check_driver(self._driver)
+        self._driver = check_cuda(device)
         capability = torch.cuda.get_device_capability(device)
-        if capability < _OLDEST_CAPABILITY:
-            raise ModelLoadError(
-                f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, "
-                "the CUDA kernels need 8.0 or newer; run with --device cpu"
-            )
         torch.cuda.set_device(device)
         torch.cuda.current_stream().synchronize()  # makes the device's context current in this thread
         self._architecture = f"sm_{capability[0]}{capability[1]}"
@@ -133,6 +127,19 @@ def link(kernel: CompiledKernel, architecture: str) -> bytes:
             "install matching versions with: pip install 'chatserve[cuda]'"
         ) from error
     return bytes(image)
+
+
+def check_cuda(device: torch.device) -> Any:
+    """The CUDA driver's module. Raises ModelLoadError, one line that says what to install, when kernels cannot run."""
+    driver = _import_driver()
+    _check_driver(driver)
+    capability = torch.cuda.get_device_capability(device)
+    if capability < _OLDEST_CAPABILITY:
+        raise ModelLoadError(
+            f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}, "
+            "the CUDA kernels need 8.0 or newer; run with --device cpu"
+        )
+    return driver
 
 
 def _import_driver() -> Any:

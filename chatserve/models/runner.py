@@ -19,6 +19,7 @@ class ModelInfo:
         kv_bytes_per_token: bytes of K and V of one token over all layers.
         is_batch_invariant: whether a row's logits are bit-identical whatever else is in the step.
         description: one line for the start banner, such as ``llama, 30 layers, float32, cpu``.
+        device: where the pages lie, as torch names it.
     """
 
     name: str
@@ -27,6 +28,7 @@ class ModelInfo:
     kv_bytes_per_token: int
     is_batch_invariant: bool
     description: str
+    device: str = "cpu"
 
 
 class Runner(Protocol):

@@ -54,6 +54,7 @@ class TransformersRunner:
             kv_bytes_per_token=self._backend.bytes_per_token,
             is_batch_invariant=False,
             description=f"{text_config.model_type}, {shape.num_layers} layers, {dtype}, {device}",
+            device=str(model.device),
         )
 
     @property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from chatserve.errors import ModelLoadError
 from chatserve.models.batch import Batch, Int32Array
 from chatserve.models.cpu.huge_pages import huge_zeros
+from chatserve.models.page_memory import free_host_memory
 
 _GIB = 1 << 30
 _Numbers = NDArray[np.floating[Any]]
@@ -57,12 +56,7 @@ def _move_at_once(source: _Numbers, target: _Numbers, pairs: NDArray[np.int32]) 
 
 def _check_memory(num_bytes: int) -> None:
     """Refuse pages that cannot be there: Linux hands out zeroed memory it does not have and kills the process later."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        pass
+    available = free_host_memory()
     if num_bytes > available:
         raise ModelLoadError(
             f"the KV pages need {num_bytes / _GIB:.1f} GiB, {available / _GIB:.1f} GiB of memory are free"
