@@ -100,6 +100,7 @@ class Generation:
             self._news.append(news)
         else:
             self._has_ended, self._end = True, news
+            self._engine._open.discard(self)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         self._waiter = None
@@ -126,6 +127,7 @@ class AsyncEngine:
         self._max_queue = max_queue
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="chatserve-forward")
         self._step: Step | None = None
+        self._open: set[Generation] = set()
         self._idle_waiters: list[asyncio.Future[None]] = []
 
     @classmethod
@@ -231,6 +233,8 @@ class AsyncEngine:
             started.set_exception(GenerationError(f"internal error: {error!r}"))
             self._die(error)
         else:
+            if not generation._has_ended:
+                self._open.add(generation)
             started.set_result(None)
             if self._step is None:
                 self._begin()
@@ -238,17 +242,15 @@ class AsyncEngine:
     def _begin(self) -> None:
         try:
             self._step = self._engine.begin_step()
+            if self._step is not None:
+                running = asyncio.get_running_loop().run_in_executor(self._worker, self._step.run)
+                running.add_done_callback(self._end)
+                return
         except BaseException as error:
+            self._step = None
             self._die(error)
             return
-        if self._step is None:
-            for waiter in self._idle_waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._idle_waiters.clear()
-            return
-        running = asyncio.get_running_loop().run_in_executor(self._worker, self._step.run)
-        running.add_done_callback(self._end)
+        self._wake_idle_waiters()
 
     def _end(self, running: asyncio.Future[None]) -> None:
         step, self._step = self._step, None
@@ -269,10 +271,23 @@ class AsyncEngine:
         _log.critical("the engine has died", exc_info=error)
         self.status = "dead"
         self._fail_all(GenerationError(f"the engine has died: {error!r}", code="engine_dead"))
+        self._wake_idle_waiters()
 
     def _fail_all(self, error: ChatserveError) -> None:
-        for request in list(self._engine.requests):
-            self._engine.fail(request, error)
+        """Answer every caller, even where the engine is so broken that it cannot end a request."""
+        for generation in list(self._open):
+            try:
+                self._engine.fail(generation.request, error)
+            except Exception:
+                _log.exception("request %s cannot be ended", generation.request_id)
+            if not generation._has_ended:
+                generation._listen(error)
+
+    def _wake_idle_waiters(self) -> None:
+        for waiter in self._idle_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._idle_waiters.clear()
 
     def _check_available(self) -> None:
         if self.status != "ready":

@@ -16,7 +16,7 @@ import httpx
 import openai
 from openai.types.chat import ChatCompletionMessageParam
 
-from chatserve.config import Config
+from chatserve.config import Config, Preemption
 from chatserve.decoding.registry import Decoder, Registry
 from chatserve.engine import AsyncEngine, Engine, EngineLimits
 from chatserve.engine.building import build_engine
@@ -37,7 +37,10 @@ HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
 ARGUMENTS = '{"city": "Paris", "days": 2}'
 CALL = '<tool_call>\n{"name": "weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
 
-ENGINE_SETTINGS = {"delay", "num_blocks", "max_model_len", "max_queue", "extra_decoders", "vocabulary"}
+ENGINE_SETTINGS = {
+    *("delay", "num_blocks", "num_host_blocks", "preemption"),
+    *("max_model_len", "max_queue", "extra_decoders", "vocabulary"),
+}
 
 
 def script(answer: str | bytes | Sequence[int]) -> Script:
@@ -51,6 +54,8 @@ def make_engine(
     *,
     delay: float = 0.0,
     num_blocks: int = 512,
+    num_host_blocks: int = 0,
+    preemption: Preemption = "auto",
     max_model_len: int = 4096,
     max_queue: int = 64,
     extra_decoders: Sequence[Decoder] = (),
@@ -61,7 +66,8 @@ def make_engine(
     registry = Registry.load()
     for added in extra_decoders:
         registry.add(added)
-    engine = Engine(runner, vocabulary or byte_vocabulary(), registry, EngineLimits(num_blocks))
+    limits = EngineLimits(num_blocks, num_host_blocks=num_host_blocks, preemption=preemption)
+    engine = Engine(runner, vocabulary or byte_vocabulary(), registry, limits)
     return AsyncEngine(engine, byte_chat_template(), max_queue), runner
 
 

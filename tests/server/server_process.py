@@ -28,16 +28,22 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Letters:
-    """Logits that write a letter which depends on the position alone; needs no memory, and the answer never ends."""
+    """Logits that write a letter which depends on the position alone; needs no memory, and the answer never ends.
+
+    At the length `dies_at` the thread is ended that asks for them.
+    """
 
     vocab_size = VOCAB_SIZE
 
-    def __init__(self) -> None:
+    def __init__(self, dies_at: int | None = None) -> None:
+        self._dies_at = dies_at
         self._rows = np.full((26, VOCAB_SIZE), -30.0, np.float32)
         for letter in range(26):
             self._rows[letter, ord("a") + letter] = 0.0
 
     def __call__(self, context: Int32Array) -> Float32Array:
+        if len(context) == self._dies_at:
+            raise SystemExit("the thread ends here")
         row: Float32Array = self._rows[_letter(len(context))]
         return row
 
@@ -95,7 +101,7 @@ def post(body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
 
 @contextmanager
 def server_process(**settings: Any) -> Iterator[ServerProcess]:
-    """A server that accepts connections; settings as of `serve_fake`, `answer` among them (else `Letters`)."""
+    """A server that accepts connections, with settings as of `serve_fake` and `answer`, or `dies_at` of `Letters`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])}
     command = [sys.executable, "-m", "tests.server.server_process", json.dumps(settings)]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as stderr:  # a pipe that nobody reads would fill up
@@ -111,7 +117,8 @@ def server_process(**settings: Any) -> Iterator[ServerProcess]:
 def main(settings: dict[str, Any]) -> None:
     answer = settings.pop("answer", None)
     given = {name: settings.pop(name) for name in ENGINE_SETTINGS & settings.keys()}
-    engine, _ = make_engine(Letters() if answer is None else script(answer), **given)
+    logits = Letters(settings.pop("dies_at", None)) if answer is None else script(answer)
+    engine, _ = make_engine(logits, **given)
     config = Config(**{"port": 0, "shutdown_grace": 0.2, **settings})
     serve(lambda: engine, config, on_ready=lambda url: print(url, flush=True))
     print("left", flush=True)

@@ -14,7 +14,7 @@ from chatserve.engine.view import RequestView, Snapshot
 from chatserve.server.ui_engine import change_body, state_body
 from chatserve.testing import VOCAB_SIZE, RandomLogits
 from tests.server.harness import HI, Served, eventually
-from tests.server.ui_events import reading
+from tests.server.ui_events import new_id, reading
 
 Start = Callable[..., Served]
 
@@ -107,7 +107,8 @@ def test_a_beam_search_is_seen_while_it_runs(start_server: Start) -> None:
             "block_size": 16,
         }
         assert watcher.state["map"] == [0] * 512
-        with reading(served.http, "POST", "ui/stream", json=search) as answer:
+        answer_id = new_id()
+        with reading(served.http, "PUT", f"ui/stream/{answer_id}", json=search) as answer:
             request_id = answer.next().data["request_id"]
             while not (watcher.state["requests"] and watcher.state["blocks"]["shared"]):
                 watcher.apply(engine.next().data)
@@ -116,7 +117,7 @@ def test_a_beam_search_is_seen_while_it_runs(start_server: Start) -> None:
             assert (request["id"], request["decoder"], request["state"]) == (request_id, "beam", "running")
             assert watcher.state["owners"].count(0) == request["blocks"] > 0
             assert watcher.state["map"].count(2) == watcher.state["blocks"]["shared"]
-            served.http.delete(f"ui/stream/{request_id}")
+            served.http.delete(f"ui/stream/{answer_id}")
         while watcher.state["requests"]:
             watcher.apply(engine.next().data)
     assert watcher.state["owners"] == [-1] * 512

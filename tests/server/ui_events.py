@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,3 +74,8 @@ def reading(http: httpx.Client, method: str, path: str, **options: Any) -> Itera
     """An open stream; leaving it closes the connection."""
     with http.stream(method, path, **options) as response:
         yield Reader(response)
+
+
+def new_id() -> str:
+    """An id for an answer, as a client chooses it."""
+    return secrets.token_hex(16)
