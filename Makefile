@@ -59,11 +59,13 @@ clean:
 
 # The stamps are newer than what they were made from, so a second run starts at once.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@echo "Installing the packages that the server needs; the first time this takes some minutes"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,bench]'
+	@echo "Installing the packages that the tests need"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,bench]'
 	@touch $@
 
 $(WEB): $(WEB_SOURCES) | $(VENV)/.installed

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
+
 from chatserve.config import DEFAULT_MODEL, Config
 from chatserve.decoding.sampling import Sampling
 from chatserve.engine.async_engine import AsyncEngine
@@ -182,6 +184,10 @@ def _to_request(
     ids = vocabulary.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
     sampling = {name: value for name, value in params.items() if name in Sampling.__struct_fields__}
     others = {name: value for name, value in params.items() if name not in sampling}
-    return GenerationRequest(
-        prompt_token_ids=tuple(ids), sampling=Sampling(**sampling), decoder=decoder, decoder_params=others
-    )
+    try:
+        checked = msgspec.convert(sampling, Sampling)
+    except msgspec.ValidationError as error:  # such as: Expected `int | null`, got `str` - at `$.max_tokens`
+        reason, _, place = str(error).partition(" - at `$.")
+        place = place.rstrip("`")
+        raise RequestError(f"{place}: {reason}", param=place.partition("[")[0]) from None
+    return GenerationRequest(prompt_token_ids=tuple(ids), sampling=checked, decoder=decoder, decoder_params=others)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PACKING_VERSION = 1
+_SILENT_SECONDS = 4.0
 _CUDA_DEVICES = ("/dev/nvidiactl", "/dev/dxg")
-"""Where the driver of an NVIDIA GPU shows itself: Linux and WSL. Asking torch would take seconds."""
+"""Where the driver of an NVIDIA GPU shows itself, on Linux and WSL; without one torch need not be asked."""
 
 
 def load_gguf_for_cpu(path: Path, name: str, config: Config) -> LoadedModel | None:
@@ -64,11 +68,18 @@ def load_transformers_for_cpu(model: PreTrainedModel, name: str, config: Config)
 def _is_for_cpu(config: Config) -> bool:
     if config.weights == "auto" and config.dtype != "auto":
         return False
-    has_gpu = any(Path(device).exists() for device in _CUDA_DEVICES)
-    is_cpu = config.device == "cpu" or (config.device == "auto" and not has_gpu)
+    is_cpu = config.device == "cpu" or (config.device == "auto" and not _has_usable_gpu(config))
     if config.device == "cuda" and config.weights != "auto":
         raise ModelLoadError(f"{config.model}: weights {config.weights} are for the CPU, the device is cuda")
     return is_cpu or config.weights != "auto"
+
+
+def _has_usable_gpu(config: Config) -> bool:
+    if not any(Path(device).exists() for device in _CUDA_DEVICES):
+        return False
+    from chatserve.models.placement import choose_placement  # imports torch
+
+    return choose_placement(config).device.type == "cuda"
 
 
 def _has_exact_kinds(gguf: GgufFile) -> bool:
@@ -96,13 +107,25 @@ def _open_or_pack(path: Path, converted: ConvertedModel, weights: str) -> Packed
 
 
 def _make_runner(packed: PackedModel, name: str, config: Config) -> CpuRunner:
-    from chatserve.models.cpu.cpu_runner import CpuRunner  # compiles code
-
-    logger.info("loading the CPU kernels (compiled once, which takes about a minute)")
     is_exact = all(matrix.kind is Kind.FLOAT32 for matrix in packed.matrices.values())
     kv_dtype = config.kv_dtype
     if kv_dtype == "auto":
         kv_dtype = "float32" if is_exact else "float16"
-    runner = CpuRunner(packed, name, kv_dtype=kv_dtype, activations=config.activations)
-    runner.warm_up()
+    with _told_when_slow("compiling the CPU kernels for this machine: only once, about a minute"):
+        from chatserve.models.cpu.cpu_runner import CpuRunner  # compiles code, unless a cache has it
+
+        runner = CpuRunner(packed, name, kv_dtype=kv_dtype, activations=config.activations)
+        runner.warm_up()
     return runner
+
+
+@contextmanager
+def _told_when_slow(message: str) -> Iterator[None]:
+    """Log the message when what is inside takes long enough for somebody to wonder."""
+    timer = threading.Timer(_SILENT_SECONDS, logger.info, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
