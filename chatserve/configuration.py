@@ -145,6 +145,8 @@ def _file_values(file: Path | None, known: Mapping[str, Setting]) -> dict[str, A
         raise ConfigError(f"{file}: not valid TOML ({error})") from None
     found = {}
     for name, value in entries.items():
+        if isinstance(value, dict):
+            raise ConfigError(f"{file}: [{name}] is a table; settings stand at the top, without tables")
         if name not in known:
             raise ConfigError(f"{file}: unknown key {name!r}, {_suggestion(name, known)}")
         found[name] = known[name].convert(value, f"{file}: {name}")

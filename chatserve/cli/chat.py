@@ -25,10 +25,11 @@ Examples:
 While you chat:
   /reset           forget the conversation
   /decoder NAME    use another decoder from now on
+  /help            list these commands
   /exit            leave (so do Ctrl-D, and Ctrl-C at the prompt)
   Ctrl-C           stop the answer, keep what is there
 """
-HELP = "commands: /reset, /decoder NAME, /exit; Ctrl-C stops an answer"
+HELP = "commands: /reset, /decoder NAME, /help, /exit; Ctrl-C stops an answer"
 
 
 class Model(Protocol):
@@ -62,6 +63,8 @@ class Conversation:
             self._messages = list(self._opening)
         elif command == "/decoder":
             self._choose_decoder(argument.strip())
+        elif command == "/help":
+            click.echo(HELP, err=True)
         elif command.startswith("/"):
             click.echo(f"unknown command {command}; {HELP}", err=True)
         elif command:

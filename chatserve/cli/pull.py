@@ -26,7 +26,9 @@ def pull(config: Config) -> None:
 def _fetch(model: str) -> Path:
     from chatserve.models.cache_folder import cache_folder
     from chatserve.models.default_model import fetch_default_model
+    from chatserve.models.loading import check_model_name
 
+    check_model_name(model)
     if model == DEFAULT_MODEL:
         return fetch_default_model(cache_folder())
     path = Path(model).expanduser()

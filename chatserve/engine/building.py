@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from chatserve.config import Config
 from chatserve.decoding.registry import Registry
@@ -22,6 +23,7 @@ _GIB = 1 << 30
 def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
     """Load the model and its decoders and allocate the pool. Raises ModelLoadError or ConfigError."""
     _check_block_size(config.block_size)
+    prefixes = [_read_prefix(given) for given in config.prefixes]
     registry = Registry.load(config.decoders, strict=config.strict_plugins)
     loaded = load_model(config)
     runner = _limited(loaded.runner, config.max_model_len)
@@ -43,27 +45,43 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
     )
     engine = Engine(runner, loaded.vocabulary, registry, limits)
     sampler.warm_up(runner.info.vocab_size)
-    for given in config.prefixes:
-        _register_prefix(engine, loaded, given)
+    for prefix in prefixes:
+        _register_prefix(engine, loaded, prefix)
     return loaded, engine
 
 
-def _register_prefix(engine: Engine, loaded: LoadedModel, given: str) -> None:
-    """Compute a prefix given as NAME=FILE: a text, or messages in a file that ends in ``.json``."""
+class _Prefix(NamedTuple):
+    """A prefix of the configuration, read; `messages` when its file ends in ``.json``."""
+
+    given: str
+    name: str
+    content: str
+    messages: list[dict[str, Any]] | None
+
+
+def _read_prefix(given: str) -> _Prefix:
+    """Read NAME=FILE. Raises ConfigError."""
     name, _, file = given.partition("=")
     if not name or not file:
         raise ConfigError(f"prefixes: {given!r} is not of the form NAME=FILE")
     try:
         content = Path(file).read_text(encoding="utf-8")
-        messages = json.loads(content) if file.endswith(".json") else None
-        if messages is not None and loaded.chat_template is not None:
-            rendered = loaded.chat_template.render(messages, add_generation_prompt=False)
+        return _Prefix(given, name, content, json.loads(content) if file.endswith(".json") else None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"prefixes: {given!r} cannot be registered: {error}") from error
+
+
+def _register_prefix(engine: Engine, loaded: LoadedModel, prefix: _Prefix) -> None:
+    """Compute a prefix. Raises ConfigError when it cannot be."""
+    try:
+        if prefix.messages is not None and loaded.chat_template is not None:
+            rendered = loaded.chat_template.render(prefix.messages, add_generation_prompt=False)
             token_ids = loaded.vocabulary.encode(rendered)
         else:
-            token_ids = loaded.vocabulary.encode(content, add_special_tokens=True)
-        request = engine.register_prefix(name, tuple(token_ids), lambda news: None, messages)
-    except (OSError, ValueError, RequestError) as error:
-        raise ConfigError(f"prefixes: {given!r} cannot be registered: {error}") from error
+            token_ids = loaded.vocabulary.encode(prefix.content, add_special_tokens=True)
+        request = engine.register_prefix(prefix.name, tuple(token_ids), lambda news: None, prefix.messages)
+    except (ValueError, RequestError) as error:
+        raise ConfigError(f"prefixes: {prefix.given!r} cannot be registered: {error}") from error
     while not request.is_finished:
         engine.step()
 

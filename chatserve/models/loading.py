@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from chatserve.text import Vocabulary
     from chatserve.text.chat_template import ChatTemplate
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,18 @@ class LoadedModel:
         return self.runner.info
 
 
+def check_model_name(model: str) -> None:
+    """Raise ModelLoadError when `model` cannot name a model: no file or folder, and not written as a hub id is."""
+    if model != DEFAULT_MODEL and not Path(model).expanduser().exists() and not _HUB_ID.fullmatch(model):
+        kinds = f"a hub id (owner/name) nor the default model ({DEFAULT_MODEL})"
+        raise ModelLoadError(f"{model}: no such file or folder, and neither {kinds}")
+
+
 def load_model(config: Config) -> LoadedModel:
     """Load the model that `config` names. Raises ModelLoadError, naming the model and the reason, when that fails."""
+    check_model_name(config.model)
     path = Path(config.model).expanduser()
     is_default = config.model == DEFAULT_MODEL
-    if not (is_default or path.exists() or _HUB_ID.fullmatch(config.model)):
-        kinds = f"a hub id (owner/name) nor the default model ({DEFAULT_MODEL})"
-        raise ModelLoadError(f"{config.model}: no such file or folder, and neither {kinds}")
     prepare_threads()  # before the modules below import torch
     name = config.served_model_name or _model_name(config.model)
     if is_default or path.is_file():

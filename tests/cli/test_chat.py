@@ -93,6 +93,11 @@ def test_the_decoder_can_be_changed_and_must_exist(model: ScriptedModel) -> None
     assert [wishes for _, wishes in model.asked] == [Wishes("sampling", {"width": 4}), Wishes("greedy", {})]
 
 
+def test_help_lists_the_commands(model: ScriptedModel) -> None:
+    assert chat("/help\n") == ("", "commands: /reset, /decoder NAME, /help, /exit; Ctrl-C stops an answer\n")
+    assert model.asked == []
+
+
 def test_an_unknown_command_is_not_sent_to_the_model(model: ScriptedModel) -> None:
     assert chat("/rest\n")[1].startswith("unknown command /rest; commands: /reset")
     assert model.asked == []

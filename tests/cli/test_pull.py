@@ -26,6 +26,13 @@ def test_a_local_file_is_where_it_is(tmp_path: Path) -> None:
     assert pull(str(file)).stdout == f"{file}\n"
 
 
+@pytest.mark.parametrize("name", ["./none.gguf", "none.gguf", "/no/such/folder", "../none/none"])
+def test_a_file_that_is_not_there_is_not_looked_for_in_the_hub(name: str) -> None:
+    result = pull(name)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"Error: {name}: no such file or folder, and neither a hub id")
+
+
 def test_a_model_that_cannot_be_fetched_is_one_line() -> None:
     result = pull("some/model")
     assert (result.exit_code, result.stdout) == (1, "")

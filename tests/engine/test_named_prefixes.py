@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from chatserve.config import Config
 from chatserve.decoding import Sampling
 from chatserve.engine import Engine, GenerationRequest
-from chatserve.errors import ContextLengthError, GenerationError, RequestError
+from chatserve.engine.building import build_engine
+from chatserve.errors import ConfigError, ContextLengthError, GenerationError, RequestError
 from chatserve.testing import VOCAB_SIZE, FakeRunner, RandomLogits
 from tests.engine.engines import MakeEngine, answers, request
 
@@ -138,3 +141,13 @@ def test_a_name_that_does_not_fit_into_a_path_is_refused(make_engine: MakeEngine
     with pytest.raises(RequestError, match="must be 1 to 64 letters, digits, dots, dashes or underscores"):
         engine.register_prefix(name, (1, 2, 3), lambda news: None)
     assert engine.prefixes.lengths() == {}
+
+
+@pytest.mark.parametrize("given", ["a=none.txt", "a", "=b", "a=bad.json"])
+def test_files_of_prefixes_are_read_before_the_model_is_loaded(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text("[")
+    with pytest.raises(ConfigError, match=f"^prefixes: '{given}' "):
+        build_engine(Config(model="no/such-model", prefixes=(given,)))
