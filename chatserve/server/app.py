@@ -46,7 +46,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             error.detail = f"{request.method} {request.url.path[:200]} is not a route of this server."
         return failure_of(error, engine_status=engine.status).response(headers)
 
-    keys, pages = api_keys(config), page_routes()
+    pages = page_routes()
     open_paths = ["/health", *DOCUMENTATION, *(page.path for page in pages if isinstance(page, Route))]
     app = Starlette(
         routes=[
@@ -57,11 +57,11 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),
             *MetricsRoutes(engine).routes(),
-            *DocumentationRoutes(needs_key=bool(keys)).routes(),
+            *DocumentationRoutes(needs_key=bool(api_keys(config))).routes(),
             *UiRoutes(engine, config).routes(),
             *pages,
         ],
-        middleware=_middleware(config, keys, open_paths),
+        middleware=middleware_stack(config, open_paths),
         exception_handlers={ChatserveError: refuse, HTTPException: refuse},
         lifespan=lifespan,
     )
@@ -69,7 +69,8 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
     return app
 
 
-def _middleware(config: Config, keys: Sequence[str], open_paths: Sequence[str]) -> list[Middleware]:
+def middleware_stack(config: Config, open_paths: Sequence[str]) -> list[Middleware]:
+    """What every request passes, outermost first; `open_paths` need no key."""
     stack = [Middleware(RequestLog)]
     if config.cors_origins:
         stack.append(
@@ -81,6 +82,6 @@ def _middleware(config: Config, keys: Sequence[str], open_paths: Sequence[str]) 
                 expose_headers=["x-request-id", "retry-after", "x-should-retry"],
             )
         )
-    if keys:
+    if keys := api_keys(config):
         stack.append(Middleware(Authentication, keys=keys, open_paths=open_paths))
     return [*stack, Middleware(CatchAll)]

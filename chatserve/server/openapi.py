@@ -37,7 +37,7 @@ class Operation:
     refusals: tuple[int, ...] = ()
 
 
-_GENERATION = (400, 404, 408, 413, 429, 503)
+_GENERATION = (400, 404, 408, 413, 429, 503, 504)
 
 OPERATIONS = (
     Operation(
@@ -88,7 +88,8 @@ _REASONS = {
     413: "The body is too long.",
     429: "Too many requests wait; see Retry-After.",
     500: "The answer broke.",
-    503: "The server is draining or dead.",
+    503: "The server is starting, draining or dead.",
+    504: "The answer did not end within the `timeout` of the request.",
 }
 
 _DESCRIPTIONS = {

@@ -18,7 +18,8 @@ from chatserve.engine.garbage import relax_garbage_collection
 from chatserve.errors import ConfigError
 from chatserve.server.app import create_app
 from chatserve.server.authentication import api_keys
-from chatserve.server.connection import connection_class
+from chatserve.server.listening import bind, uvicorn_config
+from chatserve.server.starting import answer_while_starting
 
 # After the grace period: time for last error events to leave before connections are cut.
 _FLUSH_SECONDS = 0.25
@@ -30,21 +31,24 @@ _SLOW_STEP_SECONDS = 1.0
 def serve(
     make_engine: Callable[[], AsyncEngine], config: Config, *, on_ready: Callable[[str], None] | None = None
 ) -> None:
-    """Build the engine, listen, and return once the server has shut down.
+    """Listen, build the engine, and return once the server has shut down.
+
+    Until the engine is there, ``/health`` says "starting", and every other request is refused with 503.
 
     Ctrl-C and SIGTERM drain: running answers get ``config.shutdown_grace`` seconds, then end with an error event, and
     connections whose clients do not read are cut. A second Ctrl-C cuts everything at once.
 
     Args:
         make_engine: called once the address is bound; what it raises passes through.
-        on_ready: called with the base URL, such as ``http://127.0.0.1:8000``, once connections are accepted.
+        on_ready: called with the base URL, such as ``http://127.0.0.1:8000``, once requests are taken.
 
     Raises:
         ConfigError: the address cannot be listened on, or a file of keys or certificates cannot be used.
     """
     _check_before_loading(config)
-    with _bind(config) as listener:
+    with bind(config) as listener, answer_while_starting(listener, config) as end_starting:
         engine = make_engine()
+        end_starting()
         relax_garbage_collection()
         server = DrainingServer(engine, config, on_ready)
         with _quiet_signals(), asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
@@ -62,18 +66,6 @@ def _check_before_loading(config: Config) -> None:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(f"ssl_certfile: {config.ssl_certfile} cannot be used: {error}") from error
-
-
-def _bind(config: Config) -> socket.socket:
-    """A bound socket that does not listen yet: clients are refused, not kept waiting, while the model loads."""
-    listener = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((config.host, config.port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {error}") from error
-    return listener
 
 
 @contextmanager
@@ -96,21 +88,7 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, engine: AsyncEngine, config: Config, on_ready: Callable[[str], None] | None = None) -> None:
         self._on_ready = on_ready
         self._patience = config.shutdown_grace + _SLOW_STEP_SECONDS
-        super().__init__(
-            uvicorn.Config(
-                create_app(engine, config),
-                log_config=None,
-                access_log=False,
-                ws="none",
-                lifespan="on",
-                server_header=False,
-                http=connection_class(config),
-                root_path=config.root_path or "",
-                ssl_certfile=config.ssl_certfile,
-                ssl_keyfile=config.ssl_keyfile,
-            )
-        )
-        self.config.load()
+        super().__init__(uvicorn_config(create_app(engine, config), config))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

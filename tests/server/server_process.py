@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 
 from chatserve.config import Config
+from chatserve.engine import AsyncEngine
 from chatserve.models.batch import Float32Array, Int32Array
 from chatserve.server import serve
 from chatserve.testing import VOCAB_SIZE
@@ -69,6 +70,10 @@ class ServerProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def wait_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+
     def post(self, body: dict[str, Any], path: str = "/v1/chat/completions") -> socket.socket:
         """A connection that has sent this and read nothing."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
@@ -100,27 +105,38 @@ def post(body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
 
 
 @contextmanager
-def server_process(**settings: Any) -> Iterator[ServerProcess]:
-    """A server that accepts connections, with settings as of `serve_fake` and `answer`, or `dies_at` of `Letters`."""
+def starting_process(port: int, **settings: Any) -> Iterator[ServerProcess]:
+    """A server that may not listen yet, with settings as of `serve_fake` and `answer`, or `dies_at` of `Letters`;
+    its model takes `load_seconds`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path])}
-    command = [sys.executable, "-m", "tests.server.server_process", json.dumps(settings)]
+    command = [sys.executable, "-m", "tests.server.server_process", json.dumps({"port": port, **settings})]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as stderr:  # a pipe that nobody reads would fill up
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
         try:
-            assert process.stdout is not None
-            yield ServerProcess(process, int(process.stdout.readline().rsplit(":", 1)[1]), stderr)
+            yield ServerProcess(process, port, stderr)
         finally:
             process.kill()
             process.communicate()
 
 
+@contextmanager
+def server_process(**settings: Any) -> Iterator[ServerProcess]:
+    """The same on a free port and ready."""
+    with starting_process(0, **settings) as server:
+        server.wait_until_ready()
+        yield server
+
+
 def main(settings: dict[str, Any]) -> None:
-    answer = settings.pop("answer", None)
-    given = {name: settings.pop(name) for name in ENGINE_SETTINGS & settings.keys()}
+    answer, load_seconds = settings.pop("answer", None), settings.pop("load_seconds", 0)
     logits = Letters(settings.pop("dies_at", None)) if answer is None else script(answer)
-    engine, _ = make_engine(logits, **given)
-    config = Config(**{"port": 0, "shutdown_grace": 0.2, **settings})
-    serve(lambda: engine, config, on_ready=lambda url: print(url, flush=True))
+    given = {name: settings.pop(name) for name in ENGINE_SETTINGS & settings.keys()}
+
+    def load() -> AsyncEngine:
+        time.sleep(load_seconds)
+        return make_engine(logits, **given)[0]
+
+    serve(load, Config(**{"shutdown_grace": 0.2, **settings}), on_ready=lambda url: print(url, flush=True))
     print("left", flush=True)
 
 
