@@ -34,12 +34,21 @@ class Row:
         return Row(figure, what, paper, float(np.mean(values)), spread)
 
     def cells(self) -> list[str]:
-        ours = f"{self.ours:.3g}" + (f" ± {float(f'{self.spread:.1g}'):g}" if self.spread is not None else "")
+        ours = _readable(self.ours, 3)
+        if self.spread is not None:
+            is_rounding = self.spread < 1e-9 * abs(self.ours)
+            ours += " ± 0" if is_rounding else f" ± {_readable(self.spread, 1)}"
         paper, ratio = "", ""
         if self.paper is not None:
             paper = f"{self.paper:g}"
             ratio = f"{self.ours / self.paper:.2f}" if self.paper else ""
         return [self.figure, self.what, paper, ours, ratio]
+
+
+def _readable(number: float, num_digits: int) -> str:
+    """With so many significant digits, and no power of ten."""
+    rounded = float(f"{number:.{num_digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
 
 
 _HEAD = ["figure", "what", "paper", "ours", "ours / paper"]

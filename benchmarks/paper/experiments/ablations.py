@@ -49,12 +49,12 @@ def _bursts(laboratory: Laboratory, folder: Path) -> list[Row]:
         return [found[name, rate, seed][figure] for seed in laboratory.seeds]
 
     panels = {
-        figure: {
+        f"{figure}, {_unit(figure)}": {
             name: [(rate, float(np.mean(values(name, rate, figure)))) for rate in _BURSTY_RATES] for name in systems
         }
         for figure in ("latency p99", "first token p99", "goodput")
     }
-    plot_curves(folder / "bursts.png", panels, y="s/token, s, requests/s", limit=None)
+    plot_curves(folder / "bursts.png", panels, y="", limit=None)
     rows = []
     for name in systems:
         for figure in _BURSTY_FIGURES:

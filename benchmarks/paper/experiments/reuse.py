@@ -30,10 +30,12 @@ def run(laboratory: Laboratory, folder: Path) -> list[Row]:
     found = dict(zip(keys, laboratory.map(_measure, keys), strict=True))
     names = {False: "forgotten between rounds", True: "found again"}
     panels = {
-        figure: {f"KV {name}": [(rate, found[rate, kept][figure]) for rate in _RATES] for kept, name in names.items()}
+        f"{figure}, {_SHOWN[figure]}": {
+            f"KV {name}": [(rate, found[rate, kept][figure]) for rate in _RATES] for kept, name in names.items()
+        }
         for figure in ("latency", "first token p99")
     }
-    plot_curves(folder / "reuse.png", panels, x="conversations a second", y="s/token, s", limit=None)
+    plot_curves(folder / "reuse.png", panels, x="conversations a second", y="", limit=None)
     return [
         Row(
             "beside the paper",
