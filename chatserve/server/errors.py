@@ -106,5 +106,5 @@ def _refusal(error: RequestError) -> Failure:
 def _routing_failure(error: HTTPException) -> Failure:
     message = error.detail or HTTPStatus(error.status_code).phrase
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    code = {404: "not_found", 405: "method_not_allowed", 409: "conflict"}.get(error.status_code)
     return Failure(error.status_code, kind, message, code=code, retry_helps=False)

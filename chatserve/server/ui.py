@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -27,19 +28,17 @@ KEPT_SECONDS = 20.0
 
 _log = logging.getLogger("chatserve.server")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_ANSWER_ID = re.compile(r"[0-9A-Za-z_-]{32,64}")  # who knows it may read and stop the answer: too long to be guessed
 
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """An answer, how many responses read it, and the timer that ends it when none has for a while.
+    """An answer, how many responses read it, and the timer that ends it when none has for a while."""
 
-    `is_known`: its client knows the id, so it may come back.
-    """
-
+    id: str
     answer: UiAnswer
     num_readers: int = 0
     expiry: asyncio.TimerHandle | None = None
-    is_known: bool = False
 
 
 class UiRoutes:
@@ -49,11 +48,12 @@ class UiRoutes:
         self._engine = engine
         self._config = config
         self._kept: dict[str, _Kept] = {}
+        self._arriving: dict[str, asyncio.Event] = {}  # set once it is clear what became of the request
         self._feed = EngineFeed(engine)
 
     def routes(self) -> list[Route]:
         return [
-            Route("/ui/stream", self.create, methods=["POST"]),
+            Route("/ui/stream/{id}", self.create, methods=["PUT"]),
             Route("/ui/stream/{id}", self.attach, methods=["GET"]),
             Route("/ui/stream/{id}", self.stop, methods=["DELETE"]),
             Route("/ui/engine", self.watch, methods=["GET"]),
@@ -61,24 +61,28 @@ class UiRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config), ChatBody)
-        answers = await accept_chat(self._engine, body, response_id("ui"))
-        kept = _Kept(UiAnswer(self._engine, answers))
-        self._kept[kept.answer.request_id] = kept
+        answer_id = self._new_id(request)
+        arrival = self._arriving[answer_id] = asyncio.Event()
+        try:
+            body = parse(await read_body(request, self._config), ChatBody)
+            answers = await accept_chat(self._engine, body, response_id("ui"))
+            kept = self._kept[answer_id] = _Kept(answer_id, UiAnswer(self._engine, answers))
+        finally:
+            del self._arriving[answer_id]
+            arrival.set()
         return self._read(kept, after=0)
 
     async def attach(self, request: Request) -> Response:
         """Go on behind the event that the client names. Raises NotFoundError when that is not kept."""
-        kept = self._find(request)
+        kept = await self._find(request)
         after = _last_event_id(request)
         if not kept.answer.log.has_all_after(after):
             raise NotFoundError(f"What follows event {after} is not kept any more.", code="events_not_kept")
-        kept.is_known = True
         return self._read(kept, after)
 
     async def stop(self, request: Request) -> Response:
         """End the request now."""
-        kept = self._find(request)
+        kept = await self._find(request)
         self._forget(kept)
         return Response(status_code=204)
 
@@ -86,11 +90,24 @@ class UiRoutes:
         """The state of the engine, without end."""
         return self._stream(self._feed.events(), lambda: None)
 
-    def _find(self, request: Request) -> _Kept:
-        request_id = request.path_params["id"]
-        if request_id not in self._kept:
-            raise NotFoundError(f"The answer {request_id[:200]!r} is not kept any more.", code="answer_not_kept")
-        return self._kept[request_id]
+    def _new_id(self, request: Request) -> str:
+        """The id that the client has chosen for a new answer."""
+        answer_id: str = request.path_params["id"]
+        if not _ANSWER_ID.fullmatch(answer_id):
+            allowed = "must be 32 to 64 letters, digits, hyphens or underscores"
+            raise RequestError(f"The answer's id {answer_id[:80]!r} {allowed}.", param="id", code="invalid_value")
+        if answer_id in self._kept or answer_id in self._arriving:
+            raise HTTPException(409, f"There is an answer {answer_id!r} already.")
+        return answer_id
+
+    async def _find(self, request: Request) -> _Kept:
+        """The answer of this id. A client that comes back early waits until its request has been taken."""
+        answer_id = request.path_params["id"]
+        if answer_id in self._arriving:
+            await self._arriving[answer_id].wait()
+        if answer_id not in self._kept:
+            raise NotFoundError(f"The answer {answer_id[:80]!r} is not kept any more.", code="answer_not_kept")
+        return self._kept[answer_id]
 
     def _read(self, kept: _Kept, after: int) -> Response:
         kept.num_readers += 1
@@ -99,15 +116,10 @@ class UiRoutes:
         return self._stream(kept.answer.log.read(after), lambda: self._left(kept))
 
     def _left(self, kept: _Kept) -> None:
-        """A response has ended: keep the answer for a while, unless its client cannot know it."""
+        """A response has ended: keep the answer for a while."""
         kept.num_readers -= 1
-        if kept.num_readers:
-            return
-        kept.is_known = kept.is_known or kept.answer.log.num_read > 0
-        if kept.is_known:
+        if not kept.num_readers:
             kept.expiry = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._expire, kept)
-        else:
-            self._forget(kept)
 
     def _expire(self, kept: _Kept) -> None:
         if not kept.answer.log.is_complete:
@@ -115,7 +127,8 @@ class UiRoutes:
         self._forget(kept)
 
     def _forget(self, kept: _Kept) -> None:
-        self._kept.pop(kept.answer.request_id, None)
+        if self._kept.get(kept.id) is kept:
+            del self._kept[kept.id]
         if kept.expiry is not None:
             kept.expiry.cancel()
         kept.answer.stop()

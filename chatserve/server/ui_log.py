@@ -59,25 +59,25 @@ class EventLog:
         """Whether everything behind this event is still kept."""
         return self.last_id - len(self._frames) <= event_id <= self.last_id
 
-    async def read(self, after: int) -> AsyncIterator[bytes]:
-        """The frames behind event `after`, as they come, to the last. A later reader ends this one."""
+    def read(self, after: int) -> AsyncIterator[bytes]:
+        """The frames behind event `after`, as they come, to the last. A later call ends what an earlier one gave."""
         self._reader = reader = object()
         self.num_read = after
         self._wake()
-        while True:
+        return self._follow(reader)
+
+    async def _follow(self, reader: object) -> AsyncIterator[bytes]:
+        while self._reader is reader:
             if self.num_read < self.last_id:
                 end = self.last_id
                 yield self._joined(self.num_read, end)
-                if self._reader is not reader:
-                    return
-                self.num_read = end
-                self._drop_read()
+                if self._reader is reader:
+                    self.num_read = end
+                    self._drop_read()
             elif self.is_complete:
                 return
             else:
                 await self._wait()
-            if self._reader is not reader:
-                return
 
     def _joined(self, after: int, end: int) -> bytes:
         dropped = self.last_id - len(self._frames)

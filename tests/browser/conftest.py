@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from chatserve.server import page as served_page
 from tests.browser.chat_page import ChatPage
+from tests.browser.gate import Gate
 from tests.server.harness import Served, fake_servers
 
 FLAGS = [
@@ -79,3 +80,17 @@ def open_chat(browser: Browser) -> Iterator[Callable[..., ChatPage]]:
         context.close()
     for check in checks:
         check()
+
+
+@pytest.fixture
+def gate() -> Iterator[Callable[[Served], Gate]]:
+    """Holds the model of a server; all may go on when the test ends. To be named behind `start_server`."""
+    gates: list[Gate] = []
+
+    def hold(served: Served) -> Gate:
+        gates.append(Gate(served))
+        return gates[-1]
+
+    yield hold
+    for each in gates:
+        each.open()

@@ -12,10 +12,12 @@ from playwright.sync_api import expect
 
 from chatserve.testing import VOCAB_SIZE, RandomLogits, Restricted
 from tests.browser.chat_page import ChatPage
+from tests.browser.gate import Gate
 from tests.server.harness import Served, eventually
 
 Start = Callable[..., Served]
 Open = Callable[..., ChatPage]
+Hold = Callable[[Served], Gate]
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
@@ -177,8 +179,10 @@ def test_colours_follow_the_system(start_server: Start, open_chat: Open) -> None
     assert background() < 200 < 500 < light
 
 
-def test_a_screen_reader_hears_one_line_and_no_tokens(start_server: Start, open_chat: Open) -> None:
-    chat = open_chat(start_server("one two three four", delay=0.05))
+def test_a_screen_reader_hears_one_line_and_no_tokens(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server("one two three four")
+    model = gate(served)
+    chat = open_chat(served)
     regions = chat.page.locator("[aria-live]:not([aria-live=off]), [role=status], [role=alert], [role=log]")
     chat.page.evaluate(
         """() => {
@@ -189,10 +193,12 @@ def test_a_screen_reader_hears_one_line_and_no_tokens(start_server: Start, open_
         }"""
     )
     chat.send("Count")
-    chat.wait_for_text()
+    model.allow(12)
+    expect(chat.last.get_by_test_id("content")).to_contain_text("two")
     expect(chat.last).to_have_attribute("aria-busy", "true")
     for region in regions.all():
         assert "two" not in region.inner_text()
+    model.open()
     chat.wait_until_done()
     expect(chat.last).to_have_attribute("aria-busy", "false")
     expect(chat.by("announcer")).to_have_text("The answer is finished: 19 tokens.")

@@ -10,23 +10,31 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage
+from tests.browser.gate import Gate
 from tests.server.harness import Served, eventually
 
 Start = Callable[..., Served]
 Open = Callable[..., ChatPage]
+Hold = Callable[[Served], Gate]
 
 LONG = "word " * 400
+COMES_TO_REST = "s => s.dataset.was === String(s.scrollTop) || void (s.dataset.was = s.scrollTop)"
 
 
-def test_an_answer_streams_in(start_server: Start, open_chat: Open) -> None:
-    chat = open_chat(start_server("Hello **there**, friend.", delay=0.05))
+def test_an_answer_streams_in(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server("Hello **there**, friend.")
+    model = gate(served)
+    chat = open_chat(served)
     chat.send("Hi")
+    content = chat.last.get_by_test_id("content")
+    model.allow(6)
     expect(chat.questions.last.get_by_test_id("content")).to_have_text("Hi")
     expect(chat.by("status-row")).to_have_attribute("data-phase", "decode")
-    seen = set()
-    while chat.by("stop").is_visible():
-        seen.add(chat.text_of_last())
-    assert len(seen) > 4, "the text did not grow"
+    expect(content).to_have_text(re.compile(r"^Hello?\s*$"))
+    model.allow(7)
+    expect(content).to_have_text(re.compile(r"^Hello there?$"))
+    model.open()
+    chat.wait_until_done()
     assert chat.text_of_last() == "Hello there, friend."
     expect(chat.last.locator("strong")).to_have_text("there")
     expect(chat.last.get_by_test_id("figures")).to_contain_text("25 tokens")
@@ -52,26 +60,29 @@ def test_stop_gives_the_blocks_back_and_keeps_the_text(start_server: Start, open
     chat.wait_for_text()
     assert served.stat("blocks_used") > 0
     chat.by("stop").dblclick()
-    assert eventually(served.is_idle, 1)
+    assert eventually(served.is_idle, 10)
     chat.wait_until_done()
     kept = chat.text_of_last()
     expect(chat.last.get_by_test_id("end-note")).to_have_text("You stopped this answer.")
     chat.send("And now?")  # at once: the composer is usable
     chat.wait_for_text()
     chat.by("stop").click()
-    assert eventually(served.is_idle, 1)
+    assert eventually(served.is_idle, 10)
     assert chat.answers.first.get_by_test_id("content").inner_text() == kept, "late text arrived"
     assert len(LONG) > len(kept) > 0
 
 
-def test_stop_before_the_first_token(start_server: Start, open_chat: Open) -> None:  # case h5
-    served = start_server(LONG, delay=0.6)
+def test_stop_before_the_first_token(start_server: Start, open_chat: Open, gate: Hold) -> None:  # case h5
+    served = start_server(LONG)
+    model = gate(served)
     chat = open_chat(served)
     chat.send("Hi")
-    chat.by("stop").click()
+    with chat.page.expect_response(lambda response: response.request.method == "DELETE"):
+        chat.by("stop").click()
     chat.wait_until_done()
-    assert eventually(served.is_idle, 2)
-    chat.page.wait_for_timeout(800)
+    model.open()
+    assert eventually(served.is_idle, 10)
+    assert model.num_steps <= 2, "the engine went on"
     assert "word" not in chat.text_of_last()
 
 
@@ -81,7 +92,7 @@ def test_what_was_stopped_is_part_of_the_next_request(start_server: Start, open_
     chat.wait_for_text()
     chat.by("stop").click()
     chat.wait_until_done()
-    with chat.page.expect_request("**/ui/stream") as sent:
+    with chat.page.expect_request("**/ui/stream/*") as sent:
         chat.send("Go on")
     messages = json.loads(sent.value.post_data or "")["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
@@ -121,7 +132,7 @@ def test_an_answer_that_was_cut_can_be_continued(start_server: Start, open_chat:
     chat.settings(at_most_eight_tokens)
     assert chat.ask("Count") == "One two"
     expect(chat.last.get_by_test_id("end-note")).to_have_text("The length limit was reached.")
-    with chat.page.expect_request("**/ui/stream") as sent:
+    with chat.page.expect_request("**/ui/stream/*") as sent:
         chat.last.get_by_test_id("continue").click()
     body = json.loads(sent.value.post_data or "")
     assert body["continue_final_message"] is True
@@ -167,20 +178,25 @@ def test_code_keeps_every_character_and_can_be_copied(start_server: Start, open_
     assert chat.page.evaluate("navigator.clipboard.readText()").rstrip("\n") == source
 
 
-def test_the_page_stays_where_one_reads(start_server: Start, open_chat: Open) -> None:  # case h7
-    chat = open_chat(start_server("line\n\n" * 250, delay=0.004), height=500)
+def test_the_page_stays_where_one_reads(start_server: Start, open_chat: Open, gate: Hold) -> None:  # case h7
+    served = start_server("line\n\n" * 250)
+    model = gate(served)
+    chat = open_chat(served, height=500)
     chat.send("Count")
+    model.allow(500)
     scroller = chat.by("scroller")
     chat.page.wait_for_function("s => s.scrollTop > 600", arg=scroller.element_handle())
     expect(chat.by("jump-to-latest")).to_have_count(0)
     scroller.hover()
     chat.page.mouse.wheel(0, -400)
     expect(chat.by("jump-to-latest")).to_be_visible()
-    chat.page.wait_for_timeout(100)
+    chat.page.wait_for_function(COMES_TO_REST, arg=scroller.element_handle(), polling=100)
     before = scroller.evaluate("s => [s.scrollTop, s.scrollHeight]")
+    model.allow(300)
     chat.page.wait_for_function("([s, h]) => s.scrollHeight > h + 300", arg=[scroller.element_handle(), before[1]])
     assert scroller.evaluate("s => s.scrollTop") == before[0]
     chat.by("jump-to-latest").click()
+    model.allow(300)
     chat.page.wait_for_function(
         "([s, t]) => s.scrollTop > t + 600 && s.scrollHeight - s.scrollTop - s.clientHeight < 100",
         arg=[scroller.element_handle(), before[0]],

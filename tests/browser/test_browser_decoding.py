@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
@@ -15,10 +16,12 @@ from playwright.sync_api import expect
 from chatserve.decoding import Context, Params, Sequence, decoder
 from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, LogitsFunction, RandomLogits, Restricted
 from tests.browser.chat_page import ChatPage
+from tests.browser.gate import Gate
 from tests.server.harness import Served, eventually
 
 Start = Callable[..., Served]
 Open = Callable[..., ChatPage]
+Hold = Callable[[Served], Gate]
 
 LETTERS = [*b"abcdefghijklmnopqrstuvwxyz    "]
 
@@ -54,7 +57,7 @@ def test_three_candidates_side_by_side_and_one_is_chosen(start_server: Start, op
     expect(chat.by("candidates")).to_have_count(0)
     assert chat.text_of_last() == texts[1]
     expect(chat.last.get_by_test_id("version")).to_have_text(re.compile(r"2\D+3"))
-    with chat.page.expect_request("**/ui/stream") as sent:
+    with chat.page.expect_request("**/ui/stream/*") as sent:
         chat.send("Why?")
     assert json.loads(sent.value.post_data or "")["messages"][1]["content"].strip() == texts[1].strip()
     chat.wait_until_done()
@@ -76,18 +79,18 @@ def test_candidates_are_tabs_on_a_phone(start_server: Start, open_chat: Open) ->
     assert overflow <= 0, "the page scrolls sideways"
 
 
-def test_a_beam_tree_grows_and_settles(start_server: Start, open_chat: Open) -> None:
-    served = start_server(letters(), delay=0.08)
+def test_a_beam_tree_grows_and_settles(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server(letters())
+    model = gate(served)
     chat = open_chat(served)
     choose_preset(chat, "Beam search", 30)
     chat.send("Go")
     view = chat.last.get_by_test_id("search-view")
-    expect(view).to_be_visible()
-    steps: list[int] = []
-    while chat.by("stop").is_visible():
-        steps.append(int(view.get_attribute("data-steps") or 0))
-    assert len(set(steps)) > 5, "the tree did not grow while the search ran"
-    assert steps == sorted(steps)
+    for num_steps in (4, 8, 16):
+        model.allow(num_steps - model.num_steps)
+        expect(view).to_have_attribute("data-steps", re.compile(f"^({num_steps}|{num_steps - 1})$"))
+    expect(chat.by("stop")).to_be_visible()
+    model.open()
     chat.wait_until_done()
     expect(view).to_have_attribute("data-steps", re.compile("3[01]"))
     assert chat.by("tree-segment").count() > 1
@@ -117,7 +120,7 @@ def test_tokens_with_their_alternatives_and_a_branch_from_one(start_server: Star
     expect(chat.by("alternative")).to_have_count(5)
     alternative = chat.by("alternative").nth(1)
     forced = (alternative.locator("code").inner_text()).replace("␣", " ")
-    with chat.page.expect_request("**/ui/stream") as sent:
+    with chat.page.expect_request("**/ui/stream/*") as sent:
         alternative.click()
     body = json.loads(sent.value.post_data or "")
     begun = body["messages"][-1]["content"]
@@ -201,7 +204,7 @@ def test_a_plugin_shows_up_with_its_form(start_server: Start, open_chat: Open) -
         chat.by("param-is_twice").check()
 
     chat.settings(choose)
-    with chat.page.expect_request("**/ui/stream") as sent:
+    with chat.page.expect_request("**/ui/stream/*") as sent:
         chat.send("Now")
     body = json.loads(sent.value.post_data or "")
     assert (body["decoder"], body["decoder_params"]) == ("shout", {"volume": 3, "is_twice": True})
@@ -222,14 +225,22 @@ def test_a_parameter_that_is_refused_is_told(start_server: Start, open_chat: Ope
     expect(chat.by("retry").first).to_be_visible()
 
 
+def ask_beside(chat: ChatPage, body: dict[str, Any]) -> str:
+    """Have the page ask for something that it does not show; returns where that answer is to be had."""
+    path = f"/ui/stream/{secrets.token_hex(16)}"
+    script = "([path, body]) => { fetch(path, {method: 'PUT', body: JSON.stringify(body)}); }"
+    chat.page.evaluate(script, [path, body])
+    return path
+
+
 def test_the_engine_view_follows_a_request(start_server: Start, open_chat: Open) -> None:
-    served = start_server(letters(), delay=0.05, num_blocks=64)
+    served = start_server(letters(), delay=0.15, num_blocks=64)
     chat = open_chat(served)
     chat.by("toggle-engine").click()
     expect(chat.by("no-requests")).to_be_visible()
     expect(chat.by("blocks-free")).to_contain_text("64")
-    chat.page.evaluate(
-        """body => { fetch('ui/stream', {method: 'POST', body: JSON.stringify(body)}); }""",
+    answer = ask_beside(
+        chat,
         {
             "messages": [{"role": "user", "content": "x" * 50}],
             "decoder": "beam",
@@ -243,7 +254,6 @@ def test_the_engine_view_follows_a_request(start_server: Start, open_chat: Open)
     expect(chat.by("blocks-shared")).not_to_contain_text(re.compile(r"shared 0$"))
     expect(chat.by("blocks-used")).not_to_contain_text(re.compile(r"used 0$"))
     expect(chat.by("engine-tokens")).not_to_have_text("0.0")
-    request_id = row.get_attribute("title")
     box = chat.by("block-map").bounding_box()
     assert box is not None
     lines = set()
@@ -253,31 +263,31 @@ def test_the_engine_view_follows_a_request(start_server: Start, open_chat: Open)
     assert any("beam (" in line for line in lines), "pointing at a block does not say whose it is"
     chat.page.reload()
     assert not eventually(served.is_idle, 0.5)
-    served.http.delete(f"/ui/stream/{request_id}")
+    served.http.delete(answer)
     chat.by("toggle-engine").click()
     expect(chat.by("no-requests")).to_be_visible()
     expect(chat.by("blocks-used")).to_contain_text(re.compile(r"used 0$"))
 
 
-def test_prefill_and_queue_are_seen(start_server: Start, open_chat: Open) -> None:
-    served = start_server("Hello!", delay=0.5)
+def test_the_prefill_is_seen(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server("Hello!")
+    model = gate(served)
     chat = open_chat(served)
     chat.send("x" * 1400)
-    expect(chat.by("phase")).to_have_text(re.compile(r"Prefill \d+ %"))
-    seen = set()
-    while "Prefill" in chat.by("phase").inner_text():
-        seen.add(chat.by("phase").inner_text())
-    assert len(seen) >= 3, "the prefill does not move"
-    chat.by("stop").click()
+    for percent in (0, 36, 72):  # 512 of 1,418 tokens at a time
+        expect(chat.by("phase")).to_have_text(f"Prefill {percent} %")
+        model.allow(1)
+    expect(chat.by("phase")).to_have_text("Decoding")
 
 
-def test_waiting_in_the_queue_is_seen(start_server: Start, open_chat: Open) -> None:
-    served = start_server("word " * 400, delay=0.02, num_blocks=40)
+def test_waiting_in_the_queue_is_seen(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server("word " * 400, num_blocks=40)
+    model = gate(served)
     first = {"messages": [{"role": "user", "content": "y" * 400}], "max_tokens": 100}
     chat = open_chat(served)
-    chat.page.evaluate("body => { fetch('ui/stream', {method: 'POST', body: JSON.stringify(body)}); }", first)
-    assert eventually(lambda: served.stat("requests_running") == 1)
+    ask_beside(chat, first)
+    assert eventually(lambda: served.stat("requests_running") == 1, 10)
     chat.send("x" * 400)
     expect(chat.by("phase")).to_have_text("Queued #1")
-    expect(chat.by("phase")).to_have_text("Decoding", timeout=15_000)
-    chat.by("stop").click()
+    model.allow(150)  # 100 tokens of the first, and some of the second
+    expect(chat.by("phase")).to_have_text("Decoding")

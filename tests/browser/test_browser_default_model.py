@@ -11,11 +11,13 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.chat_page import ChatPage
+from tests.browser.gate import Gate
 from tests.server.harness import Served, eventually, serve_default_model
 
 pytestmark = pytest.mark.timeout(600)  # a fresh machine compiles the kernels and fetches the model first
 
 Open = Callable[..., ChatPage]
+Hold = Callable[[Served], Gate]
 Picture = Callable[[ChatPage, str], None]
 
 WIDE = {"width": 1280, "height": 760}
@@ -66,14 +68,16 @@ def test_candidates(served: Served, open_chat: Open, picture: Picture) -> None:
     picture(chat, "candidates")
 
 
-@pytest.mark.full  # the speed of a busy machine decides whether it is caught in the middle
-def test_a_beam_search(served: Served, open_chat: Open, picture: Picture) -> None:
+def test_a_beam_search(served: Served, open_chat: Open, picture: Picture, gate: Hold) -> None:
+    model = gate(served)
     chat = open_chat(served, **WIDE)
     choose(chat, "Beam search", 40)
     chat.send("Complete the sentence: The best thing about rain is")
     view = chat.last.get_by_test_id("search-view")
-    expect(view).to_have_attribute("data-steps", re.compile(r"1\d|[2-9]\d"), timeout=60_000)
+    model.allow(20)
+    expect(view).to_have_attribute("data-steps", re.compile(r"^(19|20)$"), timeout=60_000)
     picture(chat, "search")
+    model.open()
     chat.wait_until_done(60)
     text = chat.text_of_last()
     whole = served.chat(
@@ -99,19 +103,22 @@ def test_tokens(served: Served, open_chat: Open, picture: Picture) -> None:
     expect(chat.last.get_by_test_id("version")).to_have_text(re.compile(r"2\D+2"))
 
 
-@pytest.mark.full  # the speed of a busy machine decides whether it is caught in the middle
-def test_the_engine(served: Served, open_chat: Open, picture: Picture) -> None:
+def test_the_engine(served: Served, open_chat: Open, picture: Picture, gate: Hold) -> None:
+    model = gate(served)
     chat = open_chat(served, **WIDE)
     choose(chat, "Beam search", 400)
     chat.by("toggle-engine").click()
     chat.send("Tell me about the sea.")
     expect(chat.by("requests").locator("tbody tr")).to_have_count(1)
+    model.allow(30)
+    view = chat.last.get_by_test_id("search-view")
+    expect(view).to_have_attribute("data-steps", re.compile(r"^(29|30)$"), timeout=60_000)
     expect(chat.by("blocks-shared")).not_to_contain_text(re.compile(r"shared 0$"))
-    chat.page.wait_for_timeout(500)
     picture(chat, "engine")
     chat.by("stop").click()
+    model.open()
     expect(chat.by("no-requests")).to_be_visible()
-    assert eventually(served.is_idle)
+    assert eventually(served.is_idle, 10)
 
 
 def test_a_phone_in_the_dark(served: Served, open_chat: Open, picture: Picture) -> None:

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from playwright.sync_api import Route, expect
 
 from tests.browser.chat_page import ChatPage
+from tests.browser.gate import Gate
 from tests.server.harness import Served
 
 Start = Callable[..., Served]
 Open = Callable[..., ChatPage]
+Hold = Callable[[Served], Gate]
 
 
-def test_below_a_root_path(start_server: Start, open_chat: Open) -> None:
-    served = start_server("Hello! " * 12, delay=0.05)
+def test_below_a_root_path(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server("Hello! " * 12)
+    model = gate(served)
     chat = open_chat(served)
     base = f"http://{served.host}:{served.port}"
 
@@ -25,10 +28,11 @@ def test_below_a_root_path(start_server: Start, open_chat: Open) -> None:
     chat.requests.clear()
     chat.open("/below/")
     chat.send("Hi")
+    model.allow(20)
     chat.wait_for_text()
-    chat.page.wait_for_timeout(500)  # time to store where to go on
     chat.page.reload()
     chat.wait_for_text()
+    model.open()
     chat.wait_until_done()
     assert chat.text_of_last().split() == ["Hello!"] * 12
     chat.by("toggle-engine").click()

@@ -15,33 +15,98 @@ from playwright.sync_api import expect
 
 from chatserve.testing import Faulty
 from tests.browser.chat_page import ChatPage
-from tests.server.harness import Served, script
+from tests.browser.gate import Gate
+from tests.server.harness import Served, eventually, script
 
 Start = Callable[..., Served]
 Open = Callable[..., ChatPage]
+Hold = Callable[[Served], Gate]
 
+# Presses the button and leaves, both from within the page: nothing of the test's own comes between.
+SEND_AND_RELOAD = """milliseconds => {
+    document.querySelector('[data-testid=send]').click();
+    if (milliseconds > 0) setTimeout(() => location.reload(), milliseconds);
+    else location.reload();
+}"""
 NUMBERS = " ".join(str(number) for number in range(1, 71))
 
 
-@pytest.mark.full  # on a busy machine the page may be gone before it has stored where to go on
-def test_a_refresh_in_the_middle_keeps_the_answer(start_server: Start, open_chat: Open) -> None:
-    served = start_server(NUMBERS, delay=0.02)
+@pytest.mark.parametrize("milliseconds", [0, 10, 50, 100, 300, 1000])
+def test_a_reload_at_any_moment_after_send_loses_nothing(
+    start_server: Start, open_chat: Open, gate: Hold, milliseconds: int
+) -> None:
+    served = start_server("The answer.")
+    model = gate(served)
+    chat = open_chat(served, expects_problems=True)
+    chat.composer.fill("The question")
+    with chat.page.expect_event("load"):
+        chat.page.evaluate(SEND_AND_RELOAD, milliseconds)
+    expect(chat.questions.last.get_by_test_id("content")).to_have_text("The question")
+    retry = chat.by("retry")
+    expect(chat.by("stop").or_(retry)).to_be_visible()
+    assert eventually(lambda: served.stat("requests_running") == 1 or retry.is_visible(), 10)
+    if retry.is_visible():  # the page was left before it could send
+        assert served.stat("requests_running") == 0
+        expect(chat.last.get_by_test_id("problem")).to_contain_text("before it could be sent")
+        retry.click()
+    model.open()
+    chat.wait_until_done()
+    assert chat.text_of_last() == "The answer."
+    expect(chat.questions).to_have_count(1)
+    expect(chat.answers).to_have_count(1)
+    assert served.stat("requests_finished") == 1
+
+
+def test_a_reload_before_the_first_token_goes_on_with_the_same_request(
+    start_server: Start, open_chat: Open, gate: Hold
+) -> None:
+    served = start_server(NUMBERS)
+    model = gate(served)
     chat = open_chat(served)
     chat.send("Count")
-    chat.wait_for_text()
-    chat.page.wait_for_timeout(500)  # time to store where to go on
+    assert eventually(lambda: served.stat("requests_running") == 1, 10)
     chat.page.reload()
-    chat.wait_for_text()
+    expect(chat.by("stop")).to_be_visible()
+    model.open()
+    chat.wait_until_done()
+    assert chat.text_of_last() == NUMBERS
+    assert served.stat("requests_finished") == 1
+
+
+def test_a_refresh_in_the_middle_keeps_the_answer(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server(NUMBERS)
+    model = gate(served)
+    chat = open_chat(served)
+    chat.send("Count")
+    for part in ("1 2 3 4", "1 2 3 4 5 6 7 8"):
+        model.allow(8)
+        expect(chat.last.get_by_test_id("content")).to_contain_text(part)
+        chat.page.reload()
+        expect(chat.last.get_by_test_id("content")).to_contain_text(part)
     assert served.stat("requests_running") == 1, "the refresh ended the request"
-    chat.page.wait_for_timeout(300)
-    chat.page.reload()
-    chat.wait_for_text()
+    model.open()
     chat.wait_until_done()
     assert chat.text_of_last() == NUMBERS
     chat.last.get_by_test_id("mode-tokens").click()
     expect(chat.by("token")).to_have_count(len(NUMBERS) + 1)
     assert served.stat("requests_finished") == 1
     expect(chat.last.get_by_test_id("problem")).to_have_count(0)
+
+
+def test_candidates_survive_a_refresh(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server(NUMBERS)
+    model = gate(served)
+    chat = open_chat(served)
+    chat.settings(lambda: chat.pick("preset", "Three candidates"))
+    chat.send("Count")
+    model.allow(8)
+    contents = chat.by("candidate").get_by_test_id("content")
+    expect(contents).to_contain_text(["1 2 3", "1 2 3", "1 2 3"])
+    chat.page.reload()
+    expect(contents).to_contain_text(["1 2 3", "1 2 3", "1 2 3"])
+    model.open()
+    chat.wait_until_done()
+    assert [content.inner_text() for content in contents.all()] == [NUMBERS] * 3
 
 
 def test_a_refresh_after_the_end_shows_what_was_there(start_server: Start, open_chat: Open) -> None:

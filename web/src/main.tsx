@@ -14,7 +14,7 @@ void app.store.start().then(() => restoreOpened(app.store));
 window.addEventListener("pagehide", () => app.store.saveRunning());
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) app.store.saveRunning();
-  else void app.store.start(); // Another window may have added conversations.
+  else void app.store.refreshHeads(); // Another window may have added conversations.
 });
 
 const root = document.getElementById("app");

@@ -3,7 +3,7 @@ import { AnswerStream, type StreamListener } from "../src/api/answer_stream";
 import type { StreamEvent } from "../src/api/types";
 import { Connection, DONE, OPEN, refusal, scriptedFetch } from "./stream_server";
 
-const BODY = { body: { messages: [{ role: "user" as const, content: "Hi" }] } };
+const ASKED = { id: "a1", lastEventId: 0, body: { messages: [{ role: "user" as const, content: "Hi" }] } };
 
 class Recorder implements StreamListener {
   readonly events: StreamEvent[] = [];
@@ -30,7 +30,7 @@ test("hands on the events of an answer, and ends with it", async () => {
   const connection = new Connection();
   const asked = scriptedFetch([connection]);
   const recorder = new Recorder();
-  const ending = new AnswerStream(recorder).run(BODY);
+  const ending = new AnswerStream(ASKED, recorder).run();
   connection.send(1, "open", OPEN);
   connection.send(2, "delta", { choice: 0, text: "Hel" });
   connection.send(3, "delta", { choice: 0, text: "lo", finish_reason: "stop" });
@@ -38,14 +38,14 @@ test("hands on the events of an answer, and ends with it", async () => {
   connection.close();
   expect(await ending).toEqual({ kind: "done" });
   expect(recorder.text).toBe("Hello");
-  expect(asked.map(({ method, path }) => `${method} ${path}`)).toEqual(["POST /ui/stream"]);
+  expect(asked.map(({ method, path }) => `${method} ${path}`)).toEqual(["PUT /ui/stream/a1"]);
 });
 
 test("attaches again behind the last event when the connection breaks, and takes nothing twice", async () => {
   const [first, second] = [new Connection(), new Connection()];
   const asked = scriptedFetch([first, second]);
   const recorder = new Recorder();
-  const ending = new AnswerStream(recorder, [1]).run(BODY);
+  const ending = new AnswerStream(ASKED, recorder, [1]).run();
   first.send(1, "open", OPEN);
   first.send(2, "delta", { choice: 0, text: "Hel" });
   await vi.waitFor(() => expect(recorder.text).toBe("Hel"));
@@ -57,13 +57,13 @@ test("attaches again behind the last event when the connection breaks, and takes
   expect(await ending).toEqual({ kind: "done" });
   expect(recorder.text).toBe("Hello");
   expect(recorder.reconnecting).toEqual([true, false]);
-  expect(asked[1]).toMatchObject({ method: "GET", path: "/ui/stream/ui-1", lastEventId: "2" });
+  expect(asked[1]).toMatchObject({ method: "GET", path: "/ui/stream/a1", lastEventId: "2" });
 });
 
 test("an end of the connection without an end of the answer is a break, too", async () => {
   const [first, second] = [new Connection(), new Connection()];
   scriptedFetch([first, second]);
-  const ending = new AnswerStream(new Recorder(), [1]).run(BODY);
+  const ending = new AnswerStream(ASKED, new Recorder(), [1]).run();
   first.send(1, "open", OPEN);
   first.sendRaw("event: delta\nid: 2\nda");
   first.close();
@@ -75,16 +75,28 @@ test("an end of the connection without an end of the answer is a break, too", as
 test("the answer is lost when the server no longer knows it", async () => {
   const first = new Connection();
   scriptedFetch([first, refusal(404, "gone")]);
-  const ending = new AnswerStream(new Recorder(), [1]).run(BODY);
+  const ending = new AnswerStream(ASKED, new Recorder(), [1]).run();
   first.send(1, "open", OPEN);
   first.close();
   expect(await ending).toEqual({ kind: "lost" });
 });
 
+test("a connection that breaks before its first event is taken up from the beginning", async () => {
+  const [first, second] = [new Connection(), new Connection()];
+  const asked = scriptedFetch([first, second]);
+  const ending = new AnswerStream(ASKED, new Recorder(), [1]).run();
+  first.close();
+  second.send(1, "open", OPEN);
+  second.send(2, "done", DONE);
+  second.close();
+  expect(await ending).toEqual({ kind: "done" });
+  expect(asked[1]).toMatchObject({ method: "GET", path: "/ui/stream/a1", lastEventId: "0" });
+});
+
 test("gives up when nobody answers any more", async () => {
   const first = new Connection();
   const asked = scriptedFetch([first]);
-  const ending = new AnswerStream(new Recorder(), [1, 1]).run(BODY);
+  const ending = new AnswerStream(ASKED, new Recorder(), [1, 1]).run();
   first.send(1, "open", OPEN);
   first.close();
   expect(await ending).toEqual({ kind: "unreachable" });
@@ -93,14 +105,14 @@ test("gives up when nobody answers any more", async () => {
 
 test("a refusal and an error in the middle end it with what the server says", async () => {
   scriptedFetch([refusal(400, "n is 99")]);
-  expect(await new AnswerStream(new Recorder()).run(BODY)).toMatchObject({
+  expect(await new AnswerStream(ASKED, new Recorder()).run()).toMatchObject({
     kind: "failed",
     error: { message: "n is 99" },
   });
 
   const connection = new Connection();
   scriptedFetch([connection]);
-  const ending = new AnswerStream(new Recorder()).run(BODY);
+  const ending = new AnswerStream(ASKED, new Recorder()).run();
   connection.send(1, "open", OPEN);
   connection.send(2, "error", { error: { message: "the decoder failed", type: "server_error" } });
   connection.close();
@@ -111,7 +123,7 @@ test("frames that are broken or unknown are passed over", async () => {
   const connection = new Connection();
   scriptedFetch([connection]);
   const recorder = new Recorder();
-  const ending = new AnswerStream(recorder).run(BODY);
+  const ending = new AnswerStream(ASKED, recorder).run();
   connection.send(1, "open", OPEN);
   connection.sendRaw('event: delta\nid: 2\ndata: {"choice": 0, "te\n\n');
   connection.send(3, "weather", { is: "fine" });
@@ -126,8 +138,8 @@ test("h5: stop tells the server once, however often it is pressed, and nothing i
   const connection = new Connection();
   const asked = scriptedFetch([connection]);
   const recorder = new Recorder();
-  const stream = new AnswerStream(recorder);
-  const ending = stream.run(BODY);
+  const stream = new AnswerStream(ASKED, recorder);
+  const ending = stream.run();
   connection.send(1, "open", OPEN);
   connection.send(2, "delta", { choice: 0, text: "some words" });
   await vi.waitFor(() => expect(recorder.text).toBe("some words"));
@@ -137,32 +149,33 @@ test("h5: stop tells the server once, however often it is pressed, and nothing i
   connection.close();
   expect(await ending).toEqual({ kind: "stopped" });
   expect(recorder.text).toBe("some words");
-  expect(asked.filter(({ method }) => method === "DELETE").map(({ path }) => path)).toEqual(["/ui/stream/ui-1"]);
+  expect(asked.filter(({ method }) => method === "DELETE").map(({ path }) => path)).toEqual(["/ui/stream/a1"]);
 });
 
-test("h5: stop before the server has told the id acts as soon as it does", async () => {
+test("h5: stop before the server has taken the request acts as soon as it has", async () => {
   const connection = new Connection();
   const asked = scriptedFetch([connection]);
   const recorder = new Recorder();
-  const stream = new AnswerStream(recorder);
-  const ending = stream.run(BODY);
+  const stream = new AnswerStream(ASKED, recorder);
+  const ending = stream.run();
   stream.stop();
+  expect(asked.map(({ method }) => method)).toEqual(["PUT"]);
   connection.send(1, "open", OPEN);
   connection.send(2, "delta", { choice: 0, text: "too late" });
   expect(await ending).toEqual({ kind: "stopped" });
   expect(recorder.events).toEqual([]);
-  expect(asked.map(({ method }) => method)).toEqual(["POST", "DELETE"]);
+  expect(asked.map(({ method }) => method)).toEqual(["PUT", "DELETE"]);
 });
 
 test("takes up an answer that another page began", async () => {
   const connection = new Connection();
   const asked = scriptedFetch([connection]);
   const recorder = new Recorder();
-  const ending = new AnswerStream(recorder).run({ requestId: "ui-9", lastEventId: 41 });
+  const ending = new AnswerStream({ id: "a9", lastEventId: 41 }, recorder).run();
   connection.send(42, "delta", { choice: 0, text: "the rest" });
   connection.send(43, "done", DONE);
   connection.close();
   expect(await ending).toEqual({ kind: "done" });
   expect(recorder.text).toBe("the rest");
-  expect(asked[0]).toMatchObject({ method: "GET", path: "/ui/stream/ui-9", lastEventId: "41" });
+  expect(asked[0]).toMatchObject({ method: "GET", path: "/ui/stream/a9", lastEventId: "41" });
 });

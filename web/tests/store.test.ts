@@ -1,42 +1,12 @@
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { Actions } from "../src/state/actions";
+import { expect, test, vi } from "vitest";
 import { childrenOf, compared, type Message, shownPath } from "../src/state/conversation";
-import { Library } from "../src/state/library";
-import { DEFAULT_SETTINGS } from "../src/state/settings";
-import { Storage } from "../src/state/storage";
-import { ChatStore } from "../src/state/store";
+import { finished, last, openPage, takeFreshDatabase, token } from "./open_page";
 import { Connection, DONE, OPEN, refusal, scriptedFetch } from "./stream_server";
-
-let numDatabases = 0;
-let database = "";
-
-function page() {
-  const store = new ChatStore(new Storage(database));
-  store.newChat(DEFAULT_SETTINGS);
-  return { store, actions: new Actions(store), library: new Library(store) };
-}
-
-const last = (store: ChatStore) => shownPath(store.current.value).at(-1) as Message;
-const token = (text: string) => ({ id: 1, text, bytes: [...new TextEncoder().encode(text)], logprob: -1, top: [] });
-
-/** Waits until nothing runs and all is stored. */
-async function finished(store: ChatStore): Promise<void> {
-  await vi.waitFor(() => expect(store.generation.value).toBeNull());
-  await store.settled();
-}
-
-beforeEach(() => {
-  database = `test-${numDatabases++}`;
-});
-
-afterEach(() => {
-  vi.unstubAllGlobals();
-});
 
 test("a question and its answer, stored as they come", async () => {
   const connection = new Connection();
   const asked = scriptedFetch([connection]);
-  const { store, actions } = page();
+  const { store, actions } = openPage();
   actions.send("Hello there");
   connection.send(1, "open", OPEN);
   connection.send(2, "delta", { choice: 0, text: "Hi", tokens: [token("Hi")] });
@@ -48,7 +18,7 @@ test("a question and its answer, stored as they come", async () => {
   expect(last(store)).toMatchObject({ content: "Hi!", finish: "stop", decoder: "sampling", usage: DONE.usage });
   expect(last(store).stream).toBeUndefined();
 
-  const reloaded = page().store;
+  const reloaded = openPage().store;
   await reloaded.start();
   expect(reloaded.heads.value.map(({ title }) => title)).toEqual(["Hello there"]);
   await reloaded.open(store.current.value.id);
@@ -59,7 +29,7 @@ test("a question and its answer, stored as they come", async () => {
 test("h5: a stopped answer keeps its words, they are part of the next request, and nothing late is added", async () => {
   const [first, second] = [new Connection(), new Connection()];
   const asked = scriptedFetch([first, second]);
-  const { store, actions } = page();
+  const { store, actions } = openPage();
   actions.send("Tell a story");
   first.send(1, "open", OPEN);
   first.send(2, "delta", { choice: 0, text: "Once upon" });
@@ -70,7 +40,7 @@ test("h5: a stopped answer keeps its words, they are part of the next request, a
   expect(last(store)).toMatchObject({ content: "Once upon", finish: "stopped" });
   actions.send("Another");
   first.send(3, "delta", { choice: 0, text: " a time" });
-  second.send(1, "open", { ...OPEN, request_id: "ui-2" });
+  second.send(1, "open", OPEN);
   second.send(2, "delta", { choice: 0, text: "Yes", finish_reason: "stop" });
   second.send(3, "done", DONE);
   second.close();
@@ -92,7 +62,7 @@ test("h5: a stopped answer keeps its words, they are part of the next request, a
 test("three candidates come from one request; one is chosen, the others stay as versions", async () => {
   const connection = new Connection();
   const asked = scriptedFetch([connection]);
-  const { store, actions } = page();
+  const { store, actions } = openPage();
   actions.setSettings({ n: 3 });
   actions.send("Name?");
   connection.send(1, "open", { ...OPEN, n: 3 });
@@ -114,7 +84,7 @@ test("three candidates come from one request; one is chosen, the others stay as 
 
 test("a refused request for three answers leaves one message with the reason", async () => {
   scriptedFetch([refusal(400, "n is 3")]);
-  const { store, actions } = page();
+  const { store, actions } = openPage();
   actions.setSettings({ n: 3 });
   actions.send("Hi");
   await finished(store);
@@ -123,53 +93,10 @@ test("a refused request for three answers leaves one message with the reason", a
   expect(await store.storage.load(store.current.value.id)).toEqual(store.current.value);
 });
 
-test("a reload in the middle of an answer takes it up behind the last stored event", async () => {
-  const [first, second] = [new Connection(), new Connection()];
-  const asked = scriptedFetch([first, second]);
-  const { store, actions } = page();
-  actions.send("Hi");
-  first.send(1, "open", OPEN);
-  first.send(2, "delta", { choice: 0, text: "Hel", tokens: [token("Hel")] });
-  await vi.waitFor(() => expect(store.generation.value?.answers[0]?.text).toBe("Hel"));
-  store.saveRunning();
-  await store.settled();
-
-  const reloaded = page().store;
-  await reloaded.open(store.current.value.id);
-  await vi.waitFor(() => expect(asked).toHaveLength(2));
-  expect(asked.at(-1)).toMatchObject({ method: "GET", path: "/ui/stream/ui-1", lastEventId: "2" });
-  second.send(3, "delta", { choice: 0, text: "lo", tokens: [token("lo")], finish_reason: "stop" });
-  second.send(4, "done", DONE);
-  second.close();
-  await finished(reloaded);
-  expect(last(reloaded)).toMatchObject({ content: "Hello", finish: "stop" });
-  expect(await reloaded.storage.details(store.current.value.id, last(reloaded).id, "tokens")).toEqual([
-    token("Hel"),
-    token("lo"),
-  ]);
-});
-
-test("a reload after the server has forgotten the answer keeps what there was", async () => {
-  const first = new Connection();
-  const asked = scriptedFetch([first, refusal(404, "gone")]);
-  const { store, actions } = page();
-  actions.send("Hi");
-  first.send(1, "open", OPEN);
-  first.send(2, "delta", { choice: 0, text: "Hel" });
-  await vi.waitFor(() => expect(store.generation.value?.answers[0]?.text).toBe("Hel"));
-  store.saveRunning();
-  await store.settled();
-  const reloaded = page().store;
-  await reloaded.open(store.current.value.id);
-  await vi.waitFor(() => expect(asked).toHaveLength(2));
-  await finished(reloaded);
-  expect(last(reloaded)).toMatchObject({ content: "Hel", finish: "interrupted", error: { code: "lost" } });
-});
-
 test("an error is shown with the answer, and Retry puts another in its place", async () => {
   const connection = new Connection();
   scriptedFetch([refusal(400, "n is too large"), connection]);
-  const { store, actions } = page();
+  const { store, actions } = openPage();
   actions.send("Hi");
   await finished(store);
   expect(last(store)).toMatchObject({ finish: "error", error: { message: "n is too large" } });
@@ -183,40 +110,10 @@ test("an error is shown with the answer, and Retry puts another in its place", a
   expect(Object.keys(store.current.value.messages)).toHaveLength(2);
 });
 
-test("two windows do not take an answer from each other: the second waits until the first is done", async () => {
-  const turns: (() => void)[] = [];
-  const request = async (_name: string, held: () => Promise<void>) => {
-    if (turns.length > 0) await new Promise<void>((resolve) => turns.push(resolve));
-    else turns.push(() => undefined);
-    await held();
-    turns.shift();
-    turns[0]?.();
-  };
-  Object.defineProperty(navigator, "locks", { configurable: true, value: { request } });
-  const connection = new Connection();
-  const asked = scriptedFetch([connection]);
-  const { store, actions } = page();
-  actions.send("Hi");
-  connection.send(1, "open", OPEN);
-  connection.send(2, "delta", { choice: 0, text: "Hel" });
-  await vi.waitFor(() => expect(store.generation.value?.answers[0]?.text).toBe("Hel"));
-  store.saveRunning();
-  await store.settled();
-  const other = page().store;
-  await other.open(store.current.value.id);
-  connection.send(3, "delta", { choice: 0, text: "lo", finish_reason: "stop" });
-  connection.send(4, "done", DONE);
-  connection.close();
-  await finished(store);
-  await vi.waitFor(() => expect(last(other)).toMatchObject({ content: "Hello", finish: "stop" }));
-  expect(asked).toHaveLength(1);
-  Reflect.deleteProperty(navigator, "locks");
-});
-
 test("branching from a token sends the text up to it with the token forced", async () => {
   const [first, second] = [new Connection(), new Connection()];
   const asked = scriptedFetch([first, second]);
-  const { store, actions } = page();
+  const { store, actions } = openPage();
   actions.send("Colour?");
   first.send(1, "open", OPEN);
   first.send(2, "delta", {
@@ -249,7 +146,7 @@ test("branching from a token sends the text up to it with the token forced", asy
 test("another conversation can be opened while one is answered, and finds the answer on return", async () => {
   const connection = new Connection();
   scriptedFetch([connection]);
-  const { store, actions } = page();
+  const { store, actions } = openPage();
   actions.send("Hi");
   const { id } = store.current.value;
   connection.send(1, "open", OPEN);
@@ -267,7 +164,7 @@ test("another conversation can be opened while one is answered, and finds the an
 test("an import of an export restores the tree, its settings and its tokens", async () => {
   const connection = new Connection();
   scriptedFetch([connection]);
-  const { store, actions, library } = page();
+  const { store, actions, library } = openPage();
   actions.setSettings({ system: "Be kind." });
   actions.send("Hi");
   connection.send(1, "open", OPEN);
@@ -280,8 +177,8 @@ test("an import of an export restores the tree, its settings and its tokens", as
   const original = store.current.value;
   const text = await library.exportText();
 
-  database = `${database}-other`;
-  const other = page();
+  takeFreshDatabase();
+  const other = openPage();
   const [id] = await other.library.importText(text);
   await other.store.open(id as string);
   expect(other.store.current.value).toEqual(original);
@@ -295,7 +192,7 @@ test("an import of an export restores the tree, its settings and its tokens", as
 
 test("search finds words of any message and of titles; renaming and removing hold", async () => {
   scriptedFetch([refusal(400, "no"), refusal(400, "no")]);
-  const { store, actions, library } = page();
+  const { store, actions, library } = openPage();
   actions.send("About foxes\nand also the quick brown ones");
   await finished(store);
   store.newChat();

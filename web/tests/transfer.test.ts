@@ -67,7 +67,7 @@ test("fields of a wrong kind are left out, not taken over", () => {
         hasTokens: 1,
       },
       selected: { "": 3 },
-      messages: { m1: { ...message, error: "text", usage: 5, group: {}, stream: { requestId: "x", lastEventId: 1 } } },
+      messages: { m1: { ...message, error: "text", usage: 5, group: {}, stream: { id: "x", lastEventId: 1 } } },
     }),
   );
   expect(conversation?.title).toBe("Hi");

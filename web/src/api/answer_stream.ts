@@ -4,8 +4,15 @@ import { readEvents } from "./events";
 import { ApiError, request, UnreachableError } from "./http";
 import type { ApiErrorBody, StreamBody, StreamEvent } from "./types";
 
-/** Where an answer is to be had: a request to be made, or one that runs already. */
-export type StreamSource = { body: StreamBody } | { requestId: string; lastEventId: number };
+/**
+ * Where an answer is to be had: by a request to be made (with a body), or from one that runs already, behind the event
+ * that was stored last. The page chooses the id, so that it can note it before it asks; it must be impossible to guess.
+ */
+export interface StreamSource {
+  id: string;
+  lastEventId: number;
+  body?: StreamBody;
+}
 
 /** How an answer ended. `lost`: the server no longer knows it; `unreachable`: nobody answers. */
 export type Ending =
@@ -28,20 +35,25 @@ export class AnswerStream {
   readonly #listener: StreamListener;
   readonly #delays: readonly number[];
   readonly #abort = new AbortController();
-  #requestId: string | null = null;
-  #lastEventId = -1;
+  readonly #source: StreamSource;
+  #lastEventId: number;
+  /** Whether the server knows the id. */
+  #isTaken: boolean;
   #isStopped = false;
 
-  constructor(listener: StreamListener, delays: readonly number[] = RETRY_DELAYS_MS) {
+  constructor(source: StreamSource, listener: StreamListener, delays: readonly number[] = RETRY_DELAYS_MS) {
+    this.#source = source;
+    this.#lastEventId = source.lastEventId;
+    this.#isTaken = source.body === undefined;
     this.#listener = listener;
     this.#delays = delays;
   }
 
   /** Runs to the end of the answer; never rejects. */
-  async run(source: StreamSource): Promise<Ending> {
+  async run(): Promise<Ending> {
     let ending: Ending;
     try {
-      ending = await this.#follow(await this.#open(source));
+      ending = await this.#follow(await this.#open());
     } catch (error) {
       ending = this.#failure(error);
     }
@@ -52,32 +64,35 @@ export class AnswerStream {
   stop(): void {
     if (this.#isStopped) return;
     this.#isStopped = true;
-    // Without an id yet, the answer is stopped as soon as the server has told it.
-    if (this.#requestId !== null) this.#cancel(this.#requestId);
+    // A request that is still on its way could arrive behind the order to stop it.
+    if (this.#isTaken) this.#cancel();
   }
 
-  #cancel(requestId: string): void {
-    if (this.#abort.signal.aborted) return;
-    request(`ui/stream/${encodeURIComponent(requestId)}`, { method: "DELETE", keepalive: true }).catch(() => undefined);
+  get #path(): string {
+    return `ui/stream/${encodeURIComponent(this.#source.id)}`;
+  }
+
+  #cancel(): void {
+    request(this.#path, { method: "DELETE", keepalive: true }).catch(() => undefined);
     this.#abort.abort();
   }
 
-  async #open(source: StreamSource): Promise<Response> {
-    if ("body" in source) {
-      return request("ui/stream", {
-        method: "POST",
-        headers: { "Content-Type": "application/json" },
-        body: JSON.stringify(source.body),
-        signal: this.#abort.signal,
-      });
-    }
-    this.#requestId = source.requestId;
-    this.#lastEventId = source.lastEventId;
-    return this.#attach(source.requestId);
+  async #open(): Promise<Response> {
+    const { body } = this.#source;
+    if (body === undefined) return this.#attach();
+    const response = await request(this.#path, {
+      method: "PUT",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+      signal: this.#abort.signal,
+    });
+    this.#isTaken = true;
+    if (this.#isStopped) this.#cancel();
+    return response;
   }
 
-  #attach(requestId: string): Promise<Response> {
-    return request(`ui/stream/${encodeURIComponent(requestId)}`, {
+  #attach(): Promise<Response> {
+    return request(this.#path, {
       headers: { "Last-Event-ID": String(this.#lastEventId) },
       signal: this.#abort.signal,
     });
@@ -88,9 +103,8 @@ export class AnswerStream {
     for (;;) {
       const ending = await this.#consume(response);
       if (ending !== null) return ending;
-      if (this.#requestId === null) return { kind: "lost" };
       this.#listener.onReconnecting(true);
-      response = await this.#reattach(this.#requestId);
+      response = await this.#reattach();
       this.#listener.onReconnecting(false);
     }
   }
@@ -107,11 +121,7 @@ export class AnswerStream {
         const event = parse(name, data);
         if (event === null) continue;
         this.#lastEventId = id ?? this.#lastEventId;
-        if (event.type === "open") this.#requestId = event.data.request_id;
-        if (this.#isStopped) {
-          if (this.#requestId !== null) this.#cancel(this.#requestId);
-          return { kind: "stopped" };
-        }
+        if (this.#isStopped) return { kind: "stopped" };
         this.#listener.onEvent(event, this.#lastEventId);
         ending = endingOf(event);
       }
@@ -121,12 +131,12 @@ export class AnswerStream {
     return ending;
   }
 
-  async #reattach(requestId: string): Promise<Response> {
+  async #reattach(): Promise<Response> {
     for (const delay of this.#delays) {
       await new Promise((resolve) => setTimeout(resolve, delay));
       if (this.#isStopped) throw new Error("stopped");
       try {
-        return await this.#attach(requestId);
+        return await this.#attach();
       } catch (error) {
         if (!isPassing(error)) throw error;
       }
@@ -137,7 +147,7 @@ export class AnswerStream {
   #failure(error: unknown): Ending {
     if (error instanceof UnreachableError) return { kind: "unreachable" };
     if (error instanceof ApiError) {
-      const isGone = error.status === 404 && this.#requestId !== null;
+      const isGone = error.status === 404 && this.#isTaken;
       return isGone ? { kind: "lost" } : { kind: "failed", error: error.body };
     }
     return { kind: "failed", error: { message: String(error) } };

@@ -29,7 +29,7 @@ export interface SamplingFields {
   stop?: string[];
 }
 
-/** The body of `POST /ui/stream`: that of `/v1/chat/completions`. */
+/** The body of `PUT /ui/stream/{id}`: that of `/v1/chat/completions`. */
 export interface StreamBody extends SamplingFields {
   messages: WireMessage[];
   model?: string;
@@ -116,7 +116,7 @@ export interface ErrorEvent {
   error: ApiErrorBody;
 }
 
-/** The named events of `/ui/stream`. */
+/** The named events of `/ui/stream/{id}`. */
 export type StreamEvent =
   | { type: "open"; data: OpenEvent }
   | { type: "status"; data: StatusEvent }

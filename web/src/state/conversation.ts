@@ -33,8 +33,8 @@ export interface Message {
   /** Answers of one request share it. */
   group?: string;
   choice?: number;
-  /** Set while the server works on the answer: where to attach again after a reload. */
-  stream?: { requestId: string; lastEventId: number };
+  /** Until the answer has ended: its id at the server, and the last event that is stored. See `StreamSource`. */
+  stream?: { id: string; lastEventId: number };
 }
 
 export interface Conversation {
@@ -65,9 +65,9 @@ export function emptyConversation(settings: ChatSettings, now = Date.now()): Con
   };
 }
 
-/** Random, for pages that are not a secure context too, where `crypto.randomUUID` is missing. */
+/** Random, for pages that are not a secure context too, where `crypto.randomUUID` is missing; impossible to guess. */
 export function newId(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 const childrenCache = new WeakMap<Record<string, Message>, Map<string, Message[]>>();

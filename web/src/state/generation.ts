@@ -36,19 +36,28 @@ export class Generation {
   readonly #stream: AnswerStream;
   readonly #meter = new RateMeter();
   readonly #started = performance.now();
-  #stored: { requestId: string; lastEventId: number } | null = null;
+  readonly #source: StreamSource;
+  #lastEventId: number;
   #isOver = false;
   #isFrameDue = false;
   #lastSave = 0;
   #lastFrame = 0;
   #next: Progress = NO_PROGRESS;
 
-  constructor(conversation: string, messages: readonly Message[], keeper: GenerationKeeper, known?: KnownDetails) {
+  constructor(
+    conversation: string,
+    messages: readonly Message[],
+    source: StreamSource,
+    keeper: GenerationKeeper,
+    known?: KnownDetails,
+  ) {
     this.conversation = conversation;
+    this.#source = source;
+    this.#lastEventId = source.lastEventId;
     this.answers = messages.map((message, index) => new LiveAnswer(message, known?.tokens[index]));
     this.trace = new DetailLog(known?.trace);
     this.#keeper = keeper;
-    this.#stream = new AnswerStream({
+    this.#stream = new AnswerStream(source, {
       onEvent: (event, id) => this.#take(event, id),
       onReconnecting: (isLost) => this.#move({ ...this.#next, phase: isLost ? "reconnecting" : "decode" }),
     });
@@ -59,12 +68,10 @@ export class Generation {
   }
 
   /** Runs to the end; never rejects. */
-  async run(source: StreamSource): Promise<void> {
-    if ("requestId" in source) {
-      this.#stored = { ...source };
-      this.#move({ ...this.#next, phase: "reconnecting" });
-    }
-    const ending = await this.#stream.run(source);
+  async run(): Promise<void> {
+    if (this.#source.body === undefined) this.#move({ ...this.#next, phase: "reconnecting" });
+    if (this.#isOver) return;
+    const ending = await this.#stream.run();
     if (!this.#isOver) this.#end(ending);
   }
 
@@ -82,18 +89,16 @@ export class Generation {
   /** Stores what has come so far. */
   save(): void {
     this.#lastSave = performance.now();
-    if (!this.#isOver && this.#stored) this.#keeper.keep(this, this.#messages(), this.#pieces());
+    if (!this.#isOver) this.#keeper.keep(this, this.messages(), this.#pieces());
   }
 
   #take(event: StreamEvent, id: number): void {
     if (this.#isOver) return;
-    if (this.#stored) this.#stored.lastEventId = id;
+    this.#lastEventId = id;
     switch (event.type) {
       case "open":
-        this.#stored = { requestId: event.data.request_id, lastEventId: id };
         for (const answer of this.answers) answer.set({ decoder: event.data.decoder, model: event.data.model });
         this.#move(opened(this.#next, event.data));
-        this.save(); // at once: without the id a reload could not re-attach
         break;
       case "status":
         this.#move(moved(this.#next, event.data));
@@ -102,9 +107,7 @@ export class Generation {
         this.#add(event.data);
         break;
       case "trace":
-        this.trace.push(event.data.entries);
-        for (const answer of this.answers) if (!answer.hasTrace) answer.set({ hasTrace: true });
-        this.#draw();
+        this.#addTrace(event.data.entries);
         break;
       case "done":
         this.#move(ended(this.#next, event.data));
@@ -129,6 +132,16 @@ export class Generation {
     const timeToFirst = this.#next.timeToFirst ?? (now - this.#started) / 1000;
     const { total: tokens, perSecond: tokensPerSecond } = this.#meter;
     this.#move({ ...this.#next, phase: "decode", tokens, longest, tokensPerSecond, timeToFirst });
+  }
+
+  #addTrace(entries: readonly unknown[]): void {
+    const isFirst = this.trace.items.length === 0;
+    this.trace.push(entries);
+    if (isFirst) {
+      for (const answer of this.answers) answer.set({ hasTrace: true });
+      this.save(); // only now the messages tell their views that there is a search to watch
+    }
+    this.#draw();
   }
 
   #move(progress: Progress): void {
@@ -156,15 +169,15 @@ export class Generation {
   }
 
   #end(ending: Ending): void {
-    for (const answer of this.answers) answer.set(endOf(ending, answer));
-    this.#stored = null;
+    for (const answer of this.answers) answer.set(endOf(ending, answer, this.#lastEventId));
     this.#isOver = true;
     this.progress.value = this.#next;
-    this.#keeper.finished(this, this.#messages(), this.#pieces());
+    this.#keeper.finished(this, this.messages(), this.#pieces());
   }
 
-  #messages(): Message[] {
-    const stream = this.#stored ? { stream: { ...this.#stored } } : {};
+  /** The answers as they are now; until they have ended, with what it takes to go on after a reload. */
+  messages(): Message[] {
+    const stream = this.#isOver ? {} : { stream: { id: this.#source.id, lastEventId: this.#lastEventId } };
     return this.answers.map((answer) => {
       const { stream: _, ...message } = answer.message();
       return { ...message, ...stream };
@@ -179,7 +192,7 @@ export class Generation {
 }
 
 /** What the message says about its end. An answer that had finished before the rest of its group keeps its reason. */
-function endOf(ending: Ending, answer: LiveAnswer): Partial<Message> {
+function endOf(ending: Ending, answer: LiveAnswer, lastEventId: number): Partial<Message> {
   if (answer.finish) return {};
   switch (ending.kind) {
     case "done":
@@ -189,11 +202,12 @@ function endOf(ending: Ending, answer: LiveAnswer): Partial<Message> {
     case "failed":
       return { finish: "error", error: ending.error };
     case "lost":
-      return { finish: "interrupted", error: { message: LOST, code: "lost" } };
+      return { finish: "interrupted", error: { message: lastEventId ? LOST : NEVER_SENT, code: "lost" } };
     case "unreachable":
       return { finish: "interrupted", error: { message: UNREACHABLE, code: "unreachable" } };
   }
 }
 
 const LOST = "The server no longer knows this answer: it was restarted, or the page was away too long.";
+const NEVER_SENT = "The server does not know this question: the page was left before it could be sent.";
 const UNREACHABLE = "The server cannot be reached. It may have been stopped or restarted.";

@@ -72,10 +72,6 @@ export class LiveAnswer {
     return this.#message.finish ?? null;
   }
 
-  get hasTrace(): boolean {
-    return this.#message.hasTrace ?? false;
-  }
-
   get tokenList(): readonly Token[] {
     return this.tokens.items as Token[];
   }

@@ -1,18 +1,22 @@
 /** `ChatStore`: the conversations, which one is open, and what runs in them. Views read its signals. */
 
 import { computed, signal } from "@preact/signals";
+import type { StreamSource } from "../api/answer_stream";
 import type { StreamBody } from "../api/types";
 import { takeTurn } from "../lib/turn";
 import {
   type Conversation,
   emptyConversation,
   type Message,
+  newId,
+  ROOT,
   shownPath,
   withComparing,
   withoutBranch,
   withReplaced,
 } from "./conversation";
 import { Generation, type GenerationKeeper, type KnownDetails } from "./generation";
+import { Journal } from "./journal";
 import { type ChatSettings, DEFAULT_SETTINGS } from "./settings";
 import { type ConversationHead, type DetailPiece, Storage } from "./storage";
 
@@ -31,12 +35,19 @@ export class ChatStore implements GenerationKeeper {
   /** What lets other windows go on in the conversation of a generation. */
   readonly #turns = new WeakMap<Generation, Promise<() => void>>();
   readonly #writes = new Set<Promise<void>>();
+  readonly #journal = new Journal();
 
   constructor(storage = new Storage()) {
     this.storage = storage;
   }
 
   async start(): Promise<void> {
+    await this.write(() => this.#journal.restore(this.storage));
+    await this.refreshHeads();
+  }
+
+  /** Reads the list of conversations anew. */
+  async refreshHeads(): Promise<void> {
     await this.write(async () => {
       this.heads.value = await this.storage.heads();
     });
@@ -107,15 +118,12 @@ export class ChatStore implements GenerationKeeper {
     await this.write(() => this.storage.remove(id));
   }
 
-  /** Has these answers of the open conversation written. */
+  /** Has these answers of the open conversation written. Nothing is asked that a reload would not find again. */
   generate(answers: readonly Message[], body: StreamBody, known?: KnownDetails): void {
-    const generation = this.#begin(answers, takeTurn(this.current.value.id), known);
-    this.change(
-      generation.conversation,
-      (c) => c,
-      answers.map((answer) => answer.id),
-    );
-    void generation.run({ body });
+    const source = { id: newId(), lastEventId: 0, body };
+    const generation = this.#begin(answers, source, takeTurn(this.current.value.id), known);
+    generation.save();
+    void this.#held(generation, known).then(() => generation.run());
   }
 
   keep(generation: Generation, messages: readonly Message[], pieces: readonly DetailPiece[]): void {
@@ -140,9 +148,26 @@ export class ChatStore implements GenerationKeeper {
     for (const generation of this.running.value.values()) generation.save();
   }
 
-  #begin(answers: readonly Message[], turn: Promise<() => void>, known?: KnownDetails): Generation {
+  /** Resolves when a reload finds the question and where its answers are to be had. */
+  async #held(generation: Generation, known?: KnownDetails): Promise<void> {
+    const { current } = this;
+    const answers = generation.messages();
+    const question = current.value.messages[answers[0]?.parent ?? ROOT];
+    // The tokens that a branch begins with may be too many to be held: they are waited for.
+    const release = known ? null : this.#journal.hold(current.value, question ? [question, ...answers] : answers);
+    const stored = this.settled();
+    if (release) void stored.then(release);
+    else await stored;
+  }
+
+  #begin(
+    answers: readonly Message[],
+    source: StreamSource,
+    turn: Promise<() => void>,
+    known?: KnownDetails,
+  ): Generation {
     const { id } = this.current.value;
-    const generation = new Generation(id, answers, this, known);
+    const generation = new Generation(id, answers, source, this, known);
     this.#turns.set(generation, turn);
     this.running.value = new Map(this.running.value).set(id, generation);
     return generation;
@@ -158,7 +183,7 @@ export class ChatStore implements GenerationKeeper {
     if (stored === null || this.current.value.id !== id || this.generation.value) return endTurn();
     this.current.value = stored;
     if (details) {
-      void this.#begin(details.answers, turn, details).run(details.source);
+      void this.#begin(details.answers, details.source, turn, details).run();
       return;
     }
     endTurn();
@@ -171,7 +196,7 @@ export class ChatStore implements GenerationKeeper {
     const source = unfinished[0]?.stream;
     if (source === undefined) return null;
     const answers = unfinished
-      .filter((message) => message.stream?.requestId === source.requestId)
+      .filter((message) => message.stream?.id === source.id)
       .sort((a, b) => (a.choice ?? 0) - (b.choice ?? 0));
     const tokens = await Promise.all(answers.map(({ id }) => this.storage.details(conversation.id, id, "tokens")));
     const trace = await this.storage.details(conversation.id, answers[0]?.id ?? "", "trace");
