@@ -29,6 +29,7 @@ from chatserve.server.page import page_routes
 from chatserve.server.prefixes import PrefixRoutes
 from chatserve.server.responses_api import ResponsesRoutes
 from chatserve.server.tokens import TokenRoutes
+from chatserve.server.traffic import Traffic
 from chatserve.server.ui import UiRoutes
 
 
@@ -46,7 +47,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             error.detail = f"{request.method} {request.url.path[:200]} is not a route of this server."
         return failure_of(error, engine_status=engine.status).response(headers)
 
-    pages = page_routes()
+    pages, traffic = page_routes(), Traffic()
     open_paths = ["/health", *DOCUMENTATION, *(page.path for page in pages if isinstance(page, Route))]
     app = Starlette(
         routes=[
@@ -56,12 +57,12 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             *TokenRoutes(engine, config).routes(),
             *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),
-            *MetricsRoutes(engine).routes(),
+            *MetricsRoutes(engine, traffic).routes(),
             *DocumentationRoutes(needs_key=bool(api_keys(config))).routes(),
             *UiRoutes(engine, config).routes(),
             *pages,
         ],
-        middleware=middleware_stack(config, open_paths),
+        middleware=middleware_stack(config, open_paths, traffic),
         exception_handlers={ChatserveError: refuse, HTTPException: refuse},
         lifespan=lifespan,
     )
@@ -69,9 +70,9 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
     return app
 
 
-def middleware_stack(config: Config, open_paths: Sequence[str]) -> list[Middleware]:
+def middleware_stack(config: Config, open_paths: Sequence[str], traffic: Traffic) -> list[Middleware]:
     """What every request passes, outermost first; `open_paths` need no key."""
-    stack = [Middleware(RequestLog)]
+    stack = [Middleware(RequestLog, traffic=traffic)]
     if config.cors_origins:
         stack.append(
             Middleware(

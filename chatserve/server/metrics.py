@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.latencies import Histogram
+from chatserve.server.traffic import Traffic
 
 _PREFIX = "chatserve:"
 _STATUSES = ("ready", "draining", "dead")
@@ -49,11 +50,11 @@ _HISTOGRAMS = {
 
 
 class MetricsRoutes:
-    """The metrics of one engine."""
+    """The metrics of one engine and of the requests to it."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, traffic: Traffic) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(EngineCollector(engine))
+        self._registry.register(EngineCollector(engine, traffic))
 
     def routes(self) -> list[Route]:
         return [Route("/metrics", self.scrape)]
@@ -65,8 +66,9 @@ class MetricsRoutes:
 class EngineCollector(Collector):
     """Reads the engine's own counters when it is asked; nothing is counted twice. Use it on the loop's thread."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, traffic: Traffic) -> None:
         self._engine = engine
+        self._traffic = traffic
         self._model = engine.info.name
 
     def collect(self) -> Iterator[Metric]:
@@ -79,6 +81,7 @@ class EngineCollector(Collector):
         yield from self._blocks(stats)
         yield from self._parts(stats)
         yield from self._latencies()
+        yield from self._requests()
         status = self._engine.status
         states = [((name,), float(name == status)) for name in _STATUSES]
         yield self._gauge("engine_status", "1 for the state the engine is in.", states, ["status"])
@@ -102,11 +105,8 @@ class EngineCollector(Collector):
     def _latencies(self) -> Iterator[Metric]:
         by_decoder = self._engine.latencies.by_decoder
         for name, (attribute, text) in _HISTOGRAMS.items():
-            metric = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name", "decoder"])
-            for decoder, latencies in by_decoder.items():
-                histogram: Histogram = getattr(latencies, attribute)
-                metric.add_metric([self._model, decoder], _buckets(histogram), histogram.total)
-            yield metric
+            values = [((decoder,), getattr(latencies, attribute)) for decoder, latencies in by_decoder.items()]
+            yield self._histogram(name, text, values, ["decoder"])
         ends = [
             ((reason, decoder), count)
             for decoder, latencies in by_decoder.items()
@@ -115,11 +115,29 @@ class EngineCollector(Collector):
         text = "Choices by how they ended; requests that broke or were abandoned count as error and abort."
         yield self._counter("request_success", text, ends, ["finished_reason", "decoder"])
 
+    def _requests(self) -> Iterator[Metric]:
+        counts = [
+            ((method, route, str(status)), count) for (method, route, status), count in self._traffic.requests.items()
+        ]
+        yield self._counter(
+            "http_requests", "HTTP requests; 499: the client left first.", counts, ["method", "route", "status"]
+        )
+        text = "Time from the head of an HTTP request to the last byte of its answer."
+        yield self._histogram("http_request_duration_seconds", text, self._traffic.seconds.items(), ["method", "route"])
+
     def _gauge(self, name: str, text: str, values: Iterable[Any], labels: Iterable[str] = ()) -> Metric:
         return self._filled(GaugeMetricFamily(_PREFIX + name, text, labels=["model_name", *labels]), values)
 
     def _counter(self, name: str, text: str, values: Iterable[Any], labels: Iterable[str] = ()) -> Metric:
         return self._filled(CounterMetricFamily(_PREFIX + name, text, labels=["model_name", *labels]), values)
+
+    def _histogram(
+        self, name: str, text: str, values: Iterable[tuple[Iterable[str], Histogram]], labels: Iterable[str]
+    ) -> Metric:
+        metric = HistogramMetricFamily(_PREFIX + name, text, labels=["model_name", *labels])
+        for given, histogram in values:
+            metric.add_metric([self._model, *given], _buckets(histogram), histogram.total)
+        return metric
 
     def _filled(self, metric: GaugeMetricFamily | CounterMetricFamily, values: Iterable[Any]) -> Metric:
         for labels, value in values:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chatserve.server.errors import failure_of
 from chatserve.server.json_log import FIELDS
+from chatserve.server.traffic import Traffic
 
 _access = logging.getLogger("chatserve.access")
 _log = logging.getLogger("chatserve.server")
@@ -25,13 +26,14 @@ _CLIENT_GONE = 499
 
 
 class RequestLog:
-    """Gives each request an id (the client's, when sane), returns it as ``x-request-id`` and logs one line at the end.
+    """Gives each request an id (the client's, when sane) and returns it as ``x-request-id``; logs and counts its end.
 
     Endpoints find the id as ``request.state.request_id``.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
         self._app = app
+        self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,8 +54,9 @@ class RequestLog:
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            milliseconds = (time.perf_counter() - started) * 1000
-            line = (request_id, scope["method"], _path(scope), status, milliseconds)
+            seconds = time.perf_counter() - started
+            self._traffic.note(scope, status, seconds)
+            line = (request_id, scope["method"], _path(scope), status, seconds * 1000)
             _access.info("%s %s %s %d %.1fms", *line, extra={FIELDS: _fields(scope, *line)})
 
 

@@ -22,6 +22,7 @@ from chatserve.server.app import middleware_stack
 from chatserve.server.errors import failure_of
 from chatserve.server.listening import uvicorn_config
 from chatserve.server.responses import json_response
+from chatserve.server.traffic import Traffic
 
 # Connections are closed with each answer, so that no client goes on speaking to this server.
 _CLOSE = {"Connection": "close"}
@@ -86,6 +87,6 @@ def _starting_app(config: Config) -> Starlette:
 
     return Starlette(
         routes=[Route("/health", health)],
-        middleware=middleware_stack(config, open_paths=["/health"]),
+        middleware=middleware_stack(config, ["/health"], Traffic()),
         exception_handlers={HTTPException: refuse},  # no other route is found
     )

@@ -164,6 +164,40 @@ def test_an_answer_that_is_abandoned_is_counted(start_server: Start) -> None:
     assert eventually(lambda: metrics(served).get(key) == 1)
 
 
+def test_requests_are_counted_by_route(start_server: Start) -> None:
+    served = start_server(api_keys=("key",))
+    key = {"Authorization": "Bearer key"}
+    for _ in range(2):
+        served.http.post("/v1/chat/completions", json={"messages": HI}, headers=key)
+    served.http.post("/v1/chat/completions", json={"messages": HI, "temperature": -1}, headers=key)
+    served.http.post("/v1/chat/completions", json={"messages": HI, "stream": True}, headers=key)
+    served.http.get("/v1/models/fake", headers=key)
+    served.http.get("/v1/models/other", headers=key)
+    served.http.put("/v1/completions", headers=key)
+    for path in ("/made/up/1", "/made/up/2"):
+        served.http.get(path, headers=key)
+    served.http.get("/v1/models")
+    served.http.headers.update(key)
+    found = metrics(served)
+    counts = {
+        tuple(sorted(labels)): value for (name, labels), value in found.items() if name.endswith("http_requests_total")
+    }
+
+    def count(method: str, route: str, status: str) -> float:
+        return counts.pop((("method", method), ("route", route), ("status", status)))
+
+    assert count("POST", "/v1/chat/completions", "200") == 3
+    assert count("POST", "/v1/chat/completions", "400") == 1
+    assert count("GET", "/v1/models/{id:path}", "200") == count("GET", "/v1/models/{id:path}", "404") == 1
+    assert count("PUT", "/v1/completions", "405") == 1
+    assert count("GET", "", "404") == 2
+    assert count("GET", "", "401") == 1
+    assert counts == {}
+    chat = frozenset({("method", "POST"), ("route", "/v1/chat/completions")})
+    assert found["chatserve:http_request_duration_seconds_count", chat] == 4
+    assert found["chatserve:http_request_duration_seconds_sum", chat] > 0
+
+
 # TLS, proxies, logs
 
 
