@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -39,7 +40,8 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        await engine.shutdown(config.shutdown_grace)
+        with suppress(asyncio.CancelledError):  # after a second Ctrl-C nobody waits for a step that is running
+            await engine.shutdown(config.shutdown_grace)
 
     async def refuse(request: Request, error: Exception) -> Response:
         headers = error.headers if isinstance(error, HTTPException) else None

@@ -2,83 +2,44 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
+import httpx
 import pytest
 
 from chatserve.config import Config
 from chatserve.errors import ConfigError
 from chatserve.server import serve
-from tests.server.harness import HI, make_engine, script
+from tests.server.harness import HI, events, make_engine, script, text_of
+from tests.server.server_process import ServerProcess, letters, server_process
 
-GRACE = 0.5
 LIMIT = 15.0  # an idle machine needs a second more than the grace period, a busy one several times that
 
-PROGRAM = """
-from chatserve.config import Config
-from chatserve.server import serve
-from tests.server.harness import make_engine, script
 
-def make():
-    engine, runner = make_engine(script("x" * 100_000), max_model_len=200_000, num_blocks=20_000, delay=DELAY)
-    return engine
-
-serve(make, Config(port=0, shutdown_grace=GRACE), on_ready=lambda url: print(url, flush=True))
-print("left", flush=True)
-"""
+def running_server(delay: float, grace: float = 0.5) -> AbstractContextManager[ServerProcess]:
+    """Its answers never end by themselves."""
+    return server_process(delay=delay, shutdown_grace=grace, max_model_len=200_000, num_blocks=20_000)
 
 
-@contextmanager
-def running_server(delay: float, grace: float = GRACE) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server process and its port; its answers never end by themselves."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.replace("DELAY", str(delay)).replace("GRACE", str(grace))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    try:
-        assert process.stdout is not None
-        yield process, int(process.stdout.readline().rsplit(":", 1)[1])
-    finally:
-        process.kill()
-        process.communicate()
+def open_stream(server: ServerProcess, **fields: Any) -> socket.socket:
+    return server.post({"messages": HI, "stream": True, **fields})
 
 
-def open_stream(port: int, **fields: object) -> socket.socket:
-    body = json.dumps({"messages": HI, "stream": True, **fields}).encode()
-    connection = socket.create_connection(("127.0.0.1", port))
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
-    return connection
-
-
-def leave(process: subprocess.Popen[str], number: int) -> None:
-    """Send the signal; the process must go in time, cleanly."""
-    begun = time.monotonic()
-    process.send_signal(number)
-    out, err = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert out == "left\n"
-    assert err == ""
-    assert time.monotonic() - begun < LIMIT
+def leave(server: ServerProcess, number: int) -> None:
+    assert server.leave(number, LIMIT) == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_open_stream_ends_with_an_error_event(number: int) -> None:
-    with running_server(delay=0.005) as (process, port), open_stream(port) as connection:
+    with running_server(delay=0.005) as server, open_stream(server) as connection:
         received = connection.recv(65536)
         assert received.startswith(b"HTTP/1.1 200")
-        leave(process, number)
+        leave(server, number)
         while news := connection.recv(1 << 20):
             received += news
         assert b'"error"' in received
@@ -87,10 +48,10 @@ def test_an_open_stream_ends_with_an_error_event(number: int) -> None:
 
 def test_a_client_that_does_not_read_holds_nothing_up() -> None:
     flood = {"n": 64, "logprobs": True, "top_logprobs": 20}
-    with running_server(delay=0.0) as (process, port), open_stream(port, **flood) as connection:
+    with running_server(delay=0.0) as server, open_stream(server, **flood) as connection:
         connection.recv(100)
         time.sleep(3)  # 64 choices fill the socket's buffers meanwhile
-        leave(process, signal.SIGINT)
+        leave(server, signal.SIGINT)
         received = b""
         with suppress(ConnectionResetError):
             while news := connection.recv(1 << 20):
@@ -99,27 +60,74 @@ def test_a_client_that_does_not_read_holds_nothing_up() -> None:
 
 
 def test_a_whole_answer_in_progress_is_a_503() -> None:
-    with running_server(delay=0.005) as (process, port), open_stream(port, stream=False) as connection:
+    with running_server(delay=0.005) as server, open_stream(server, stream=False) as connection:
         time.sleep(0.3)
-        leave(process, signal.SIGTERM)
+        leave(server, signal.SIGTERM)
         assert connection.recv(65536).startswith(b"HTTP/1.1 503")
 
 
 def test_an_idle_connection_holds_nothing_up() -> None:
-    with running_server(delay=0.0) as (process, port), socket.create_connection(("127.0.0.1", port)):
-        leave(process, signal.SIGINT)
+    with running_server(delay=0.0) as server, socket.create_connection(("127.0.0.1", server.port)):
+        leave(server, signal.SIGINT)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_second_signal_cuts_everything_at_once_and_says_nothing(stream: bool) -> None:
-    with running_server(delay=0.005, grace=60) as (process, port):
-        connections = [open_stream(port, stream=stream) for _ in range(4)]
+@pytest.mark.parametrize(("stream", "step_seconds"), [(True, 0.005), (False, 0.005), (True, 3.0)])
+def test_a_second_signal_cuts_everything_at_once_and_says_nothing(stream: bool, step_seconds: float) -> None:
+    with running_server(delay=step_seconds, grace=60) as server:
+        connections = [open_stream(server, stream=stream) for _ in range(4)]
         time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
+        server.process.send_signal(signal.SIGINT)
         time.sleep(0.3)
-        leave(process, signal.SIGINT)
+        leave(server, signal.SIGINT)
         for connection in connections:
             connection.close()
+
+
+# Short ones may end within the grace period, long ones cannot, and those with many choices must wait for room.
+LOAD: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": HI, "stream": True, "max_tokens": 40}),
+    ("/v1/chat/completions", {"messages": HI, "stream": True}),
+    ("/v1/chat/completions", {"messages": HI, "stream": True, "n": 60}),
+    ("/v1/chat/completions", {"messages": HI}),
+    ("/v1/completions", {"prompt": "Hi", "stream": True, "max_tokens": 40}),
+    ("/v1/completions", {"prompt": ["Hi", "Ho"], "stream": True, "max_tokens": 4000}),
+    ("/v1/completions", {"prompt": "Hi", "max_tokens": 40}),
+]
+
+
+def check_end(body: dict[str, Any], response: httpx.Response) -> bool:
+    """Whether the answer is whole; otherwise it ends with the usual error."""
+    prompt_len = 20 if "messages" in body else 2
+    if response.status_code != 200:
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "draining"
+        return False
+    if not body.get("stream"):
+        assert response.json()["choices"][0]["text"] == letters(prompt_len, body["max_tokens"])
+        return True
+    frames = events(response.content)
+    if "error" in frames[-1]:
+        assert frames[-1]["error"]["code"] == "draining"
+        return False
+    assert text_of(frames) == letters(prompt_len, body["max_tokens"])
+    return True
+
+
+def test_every_client_gets_its_answer_or_an_error() -> None:
+    bodies = LOAD * 8
+    with (
+        server_process(delay=0.02, shutdown_grace=1.0, num_blocks=2000) as server,
+        ThreadPoolExecutor(len(bodies)) as pool,
+        httpx.Client(
+            base_url=server.url, trust_env=False, timeout=60, limits=httpx.Limits(max_connections=100)
+        ) as http,
+    ):
+        answers = [pool.submit(http.post, path, json=body) for path, body in bodies]
+        while http.get("/health").json()["stats"]["tokens_published"] < 500:
+            time.sleep(0.05)
+        leave(server, signal.SIGTERM)
+        whole = [check_end(body, answer.result(30)) for (_, body), answer in zip(bodies, answers, strict=True)]
+    assert not all(whole), "all were so short that this test has shown nothing"
 
 
 def test_an_address_in_use_is_a_configuration_error() -> None:
