@@ -100,6 +100,11 @@ def extend(
     return extended
 
 
+def nth(ranked: list[Sequence], index: int) -> Sequence:
+    """The hypothesis for a choice: the last one stands for all that the search has not found."""
+    return ranked[min(index, len(ranked) - 1)]
+
+
 @decoder("beam", params=BeamParams, sequences=lambda params, n: 2 * params.width)
 async def beam(ctx: Context, prompt: Sequence, params: BeamParams) -> None:
     """Beam search: keep the `width` likeliest hypotheses; forks share every common block.
@@ -119,5 +124,5 @@ async def beam(ctx: Context, prompt: Sequence, params: BeamParams) -> None:
             ctx.publish(possible[0], index, length=common_length(possible))
     ranked = finished.best + beams
     for index in range(ctx.n):
-        ctx.publish(ranked[index], index)
+        ctx.publish(nth(ranked, index), index)
     tree.conclude(ranked)

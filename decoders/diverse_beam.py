@@ -7,7 +7,7 @@ import numpy as np
 from msgspec import Meta
 
 from chatserve.decoding import Context, Rejected, SearchTree, Sequence, common_length, decoder
-from decoders.beam import BeamParams, FinishedHypotheses, best_extensions, extend, totals
+from decoders.beam import BeamParams, FinishedHypotheses, best_extensions, extend, nth, totals
 
 
 class DiverseBeamParams(BeamParams, frozen=True):
@@ -61,5 +61,5 @@ async def diverse_beam(ctx: Context, prompt: Sequence, params: DiverseBeamParams
     in_turn = chain.from_iterable(zip_longest(*(group.possible for group in groups)))
     best = [hypothesis for hypothesis in in_turn if hypothesis is not None]
     for index in range(ctx.n):
-        ctx.publish(best[index], index)
+        ctx.publish(nth(best, index), index)
     tree.conclude(best)

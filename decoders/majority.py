@@ -1,5 +1,6 @@
 """Majority vote, or self-consistency: sample several answers, return one of the most frequent result."""
 
+import math
 import time
 from collections import Counter
 from typing import Annotated
@@ -10,6 +11,8 @@ from msgspec import Meta
 from chatserve.decoding import Context, DecoderError, Params, Rejected, SearchTree, Sequence, complete, decoder
 
 PATIENCE = 0.2  # seconds of processor time for all matching of one vote: meanwhile nobody else is served
+MAX_REPEATS = 100_000  # that compiling may unroll, in one call that nothing can interrupt
+COUNT = regex.compile(r"(\d+)[\s,]*}")  # the larger number of a counted repeat, or of what may be one
 
 
 class MajorityParams(Params, frozen=True):
@@ -19,6 +22,18 @@ class MajorityParams(Params, frozen=True):
     pattern: Annotated[
         str, Meta(max_length=200, description="Regular expression; its last match (group 1, if any) is the result.")
     ] = r"(-?\d+(?:\.\d+)?)"
+
+
+def compiled(pattern: str) -> "regex.Pattern[str]":
+    """The pattern, ready to match. Raises Rejected when it is malformed, or its counted repeats may take too long."""
+    repeats = math.prod(max(1, int(count[1])) for count in COUNT.finditer(pattern))
+    if repeats > MAX_REPEATS:
+        reason = f"has counted repeats that multiply to more than {MAX_REPEATS}; use * or +"
+        raise Rejected("decoder_params.pattern", reason)
+    try:
+        return regex.compile(pattern)
+    except Exception as error:  # besides regex.error a bad pattern raises OverflowError, RecursionError, KeyError
+        raise Rejected("decoder_params.pattern", f"is not a regular expression: {error}") from None
 
 
 def extract(pattern: "regex.Pattern[str]", text: str, deadline: float) -> str | None:
@@ -40,10 +55,7 @@ async def majority(ctx: Context, prompt: Sequence, params: MajorityParams) -> No
     """Majority vote (self-consistency): sample `votes` answers, return the likeliest with the commonest result."""
     if ctx.n > 1:
         raise Rejected("n", f"is {ctx.n}, but a vote gives one answer")
-    try:
-        pattern = regex.compile(params.pattern)
-    except Exception as error:  # besides regex.error a bad pattern raises OverflowError, RecursionError, KeyError
-        raise Rejected("decoder_params.pattern", f"is not a regular expression: {error}") from None
+    pattern = compiled(params.pattern)
     answers = [prompt] + [prompt.fork() for _ in range(params.votes - 1)]
     tree = SearchTree(ctx, answers)
     await complete(ctx, answers, tree=tree)

@@ -26,4 +26,5 @@ class Grammar(msgspec.Struct, frozen=True):
 
 def choice_grammar(choices: Sequence[str], param: str) -> Grammar:
     """The answer is one of these texts."""
-    return Grammar("lark", "start: " + " | ".join(json.dumps(choice) for choice in choices), param)
+    # As one terminal, since of the alternatives of a rule llguidance follows 2000 at most.
+    return Grammar("lark", "start: CHOICE\nCHOICE: " + "|".join(json.dumps(choice) for choice in choices), param)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,11 +19,15 @@ from chatserve.text.grammar import Grammar
 if TYPE_CHECKING:
     from chatserve.text.vocabulary import Vocabulary
 
-# These bound the time of a compilation to about half a second, and its recursion to what a thread's stack holds.
+# These bound the time of a compilation to about a second, that of a mask to milliseconds, and the recursion to what a
+# thread's stack holds. The time of an expression grows with the square of its length.
 _MAX_SOURCE_LENGTH = 131_072
+_MAX_EXPRESSION_LENGTH = 16_384  # of a regular expression, a Lark grammar without its texts, or a string in a schema
 _MAX_RULES = 1000
 _MAX_REFERENCES = 1000
 _LEXER_FUEL = 200_000
+
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 _MAX_LEXER_STATES = 50_000  # of 1 to 2 KB each, in each grammar that is remembered
 
@@ -46,7 +51,7 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> LLMatcher:
         """A matcher at the beginning of the answer; copy it before use.
 
-        Takes up to half a second, once, and most of a second more for the first grammar of a large vocabulary.
+        Takes up to a second, once, and most of a second more for the first grammar of a large vocabulary.
 
         Raises:
             RequestError: the grammar is malformed, uses what is not supported, is too large, or allows no text at all.
@@ -129,12 +134,25 @@ def _check_size(grammar: Grammar) -> None:
         raise _refusal(grammar, "it is empty")
     counted = [
         ("characters", len(source), _MAX_SOURCE_LENGTH),
+        (*_expression_length(grammar), _MAX_EXPRESSION_LENGTH),
         ("references", source.count("$ref"), _MAX_REFERENCES),
         ("rules", source.count("\n") if grammar.kind == "lark" else 0, _MAX_RULES),
     ]
     for what, count, limit in counted:
         if count > limit:
             raise _refusal(grammar, f"it has {count} {what}, allowed are {limit}")
+
+
+def _expression_length(grammar: Grammar) -> tuple[str, int]:
+    """What of the grammar takes time with the square of its length, and how long that is."""
+    strings = [len(found) for found in _STRING.findall(grammar.source)]
+    match grammar.kind:
+        case "json_schema":  # patterns may stand in several places
+            return "characters in a string", max(strings, default=0)
+        case "lark":
+            return "characters outside of strings", len(grammar.source) - sum(strings)
+        case "regex":
+            return "characters", len(grammar.source)
 
 
 def _refusal(grammar: Grammar, reason: str) -> RequestError:

@@ -70,6 +70,31 @@ def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
     assert caught.value.param == "decoder_params.pattern"
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?:(?:(?:a{1000}){1000}){1000})",
+        "((a{9999,}){9999,}){9999,}",
+        "(?x)# [ \n(?:(?:a{1000}){1000}){1000}",
+        "(?:(?:a{ 1000 }){ 1, 1000 }+){1000}?",
+        "(?V1)(?:(?:[a--[b]]{1000}){1000}){1000}",
+        "(?:" * 9 + "a" + "{9}){9}" * 9,
+    ],
+)
+def test_a_pattern_that_takes_long_to_compile_is_refused(pattern: str) -> None:
+    """Nothing can interrupt a compilation, and these would take all memory."""
+    start = time.process_time()
+    with pytest.raises(RequestError) as caught:
+        vote(pattern=pattern)
+    assert caught.value.param == "decoder_params.pattern"
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("pattern", [r"\d{1,3}(\.\d{1,3}){3}", "a{300}", "x{2,}y{,3}", "(?:(?:a{30}){30}){30}"])
+def test_counted_repeats_are_possible(pattern: str) -> None:
+    assert vote(pattern=pattern).answers()[0].text
+
+
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(?R)*"])
 def test_a_pattern_that_takes_exponential_time_ends_its_own_request_soon(pattern: str) -> None:
     begin = time.process_time()

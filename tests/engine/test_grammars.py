@@ -17,6 +17,7 @@ from chatserve.errors import DecoderError, RequestError
 from chatserve.models.batch import Float32Array, Int32Array
 from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, RandomLogits, TrialEngine
 from chatserve.text import Grammar
+from chatserve.text.grammar import choice_grammar
 
 BUILT_IN: list[Decoder] = [point.load() for point in entry_points(group="chatserve.decoders")]
 PROMPT = tuple(b"Give me some JSON")
@@ -93,6 +94,18 @@ def test_a_grammar_that_allows_everything_changes_nothing(name: str) -> None:
     engine = make_engine()
     bound, free = engine.run(request(ANYTHING, name, max_tokens=60), request(None, name, max_tokens=60))
     assert bound.answers() == free.answers()
+
+
+@pytest.mark.parametrize("name", ["beam", "diverse-beam", "best-of", "parallel"])
+@pytest.mark.parametrize(("choices", "n"), [(["a"], 2), (["a", "b"], 4), (["a", "ab", "b"], 3)])
+def test_more_choices_than_there_are_possible_answers(name: str, choices: list[str], n: int) -> None:
+    """Where a search runs out of hypotheses the last one stands for the rest."""
+    [record] = make_engine().run(request(choice_grammar(choices, "guided_choice"), name, n=n))
+    answers = record.answers()
+    assert len(answers) == n
+    assert all(answer.text in choices and answer.finish_reason == "stop" for answer in answers)
+    if name == "beam":
+        assert {answer.text for answer in answers} == set(choices)
 
 
 def test_several_choices_under_pressure() -> None:

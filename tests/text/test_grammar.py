@@ -67,7 +67,9 @@ def test_a_schema_that_cannot_be_followed_is_refused_and_named(schema: object) -
         ("regex", r"\b"),
         ("regex", r"[^\s\S]"),
         ("regex", "(" * 5000 + ")" * 5000),
-        ("regex", "x" * 200_000),
+        ("regex", "x" * 20_000),
+        ("lark", "start: " + "A " * 10_000 + "\nA: /(a|b)*/"),
+        ("json_schema", json.dumps({"patternProperties": {"(a|b)*" * 4000: True}})),
         ("lark", ""),
         ("lark", "start: nothing"),
         ("lark", "start: ("),
@@ -86,12 +88,33 @@ def test_other_grammars_that_are_refused(kind: str, source: str) -> None:
         state(kind, source)
 
 
-@pytest.mark.parametrize("source", ["(a{100}){100}{100}", "(.*a){20}(.*b){50}", "[a-z]{1,2000}", "a{1000000}"])
-def test_compiling_takes_bounded_time(source: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        *(("regex", source) for source in ("(a{100}){100}{100}", "(.*a){20}(.*b){50}", "[a-z]{1,2000}", "a{1000000}")),
+        *(("regex", f"{part}*" * (120_000 // len(part))) for part in ("(a|b)", "(foo|bar)", "[ab]")),
+        *(("regex", f"{part}*" * (16_000 // (len(part) + 1))) for part in ("(a|b)", "(foo|bar)", "[ab]")),
+        ("lark", "start: " + "A " * 8000 + "\nA: /(a|b)*/"),
+        ("lark", "start: B\nB: " + " ".join(f'"{"ab" * 400}"' for _ in range(140))),
+        ("json_schema", json.dumps({"type": "string", "pattern": "(a|b)*" * 2700})),
+        ("json_schema", json.dumps({"properties": {f"key{i}": {"type": "integer"} for i in range(3500)}})),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_compiling_and_masking_take_bounded_time(kind: str, source: str) -> None:
     start = time.thread_time()
     with contextlib.suppress(RequestError):
-        state("regex", source)
+        grammar = state(kind, source)
+        for tokens in (b"", b"a", b"ab", b"{", b'"a'):
+            grammar.allowed(list(tokens))
     assert time.thread_time() - start < 5, "seconds of this thread; without limits it is a minute and more"
+
+
+def test_many_choices_are_possible() -> None:
+    texts = [f"label {i * 7919}" for i in range(4000)]
+    grammar = GrammarState(VOCABULARY.grammars.compile(choice_grammar(texts, "guided_choice")), VOCAB_SIZE)
+    assert grammar.accepts(list(texts[-1].encode()))
+    assert not grammar.accepts(list(b"label"))
 
 
 def test_the_end_is_allowed_only_where_the_text_is_complete() -> None:
