@@ -5,9 +5,10 @@ Types are checked while decoding; ranges and combinations in `chatserve.server.v
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
@@ -15,6 +16,9 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
     type: str
     text: str | None = None
+
+
+Parts: TypeAlias = Annotated[list[ContentPart], Meta(max_length=1024)]
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
@@ -36,10 +40,14 @@ class Message(msgspec.Struct, kw_only=True):
     """One turn of a chat."""
 
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | Parts | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=128)] | None = None
     tool_call_id: str | None = None
+
+
+Messages: TypeAlias = Annotated[list[Message], Meta(min_length=1, max_length=8192)]
+Choices: TypeAlias = Annotated[list[str], Meta(max_length=4096)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -71,7 +79,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True):
     json: dict[str, Any] | bool | str | None = None
     regex: str | None = None
     grammar: str | None = None
-    choice: list[str] | None = None
+    choice: Choices | None = None
 
 
 class GenerationBody(msgspec.Struct, kw_only=True):
@@ -112,7 +120,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     guided_json: dict[str, Any] | bool | str | None = None
     guided_regex: str | None = None
     guided_grammar: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Choices | None = None
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True):
@@ -147,7 +155,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 class ChatBody(GenerationBody, kw_only=True):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: list[Message]
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -177,7 +185,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.routing import Route
 
 from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
+from chatserve.engine.generation import GenerationRequest
 from chatserve.errors import RequestError
 from chatserve.server.answer_formats import answer_grammar, check_grammar
 from chatserve.server.answers import Answers
@@ -26,7 +28,8 @@ from chatserve.server.generation_requests import (
     sampling_of,
 )
 from chatserve.server.logprobs import chat_logprobs
-from chatserve.server.prefixes import continued_chat
+from chatserve.server.off_loop import off_loop_when_long
+from chatserve.server.prefixes import continued_chat, num_bytes_of_chat
 from chatserve.server.prompts import check_prompt_ids
 from chatserve.server.responses import client_gone, json_response, response_id
 from chatserve.server.streaming import stream_response, usage_mode
@@ -37,27 +40,44 @@ from chatserve.server.validation import parse, read_body
 from chatserve.text.tool_parser import Content
 
 
-async def accept_chat(engine: AsyncEngine, body: ChatBody, request_id: str, tools: ToolUse | None = None) -> Answers:
-    """The generation that a checked body asks for, submitted. Raises whatever can be refused.
+@dataclass(frozen=True, slots=True)
+class ChatWish:
+    """A checked body with the generation that it asks for.
 
-    `tools` are those of the body, when its answers will be read for calls.
+    Attributes:
+        tools: what the answers may call; None: they are not read for calls.
     """
+
+    body: ChatBody
+    tools: ToolUse | None
+    wanted: GenerationRequest
+
+    @classmethod
+    def of(cls, engine: AsyncEngine, body: ChatBody, request_id: str, tools: ToolUse | None = None) -> ChatWish:
+        """Takes as long as the body is: call it off the event loop for long ones. Raises RequestError."""
+        return cls(body, tools, _wanted(engine, body, request_id, tools))
+
+    async def submit(self, engine: AsyncEngine) -> Answers:
+        """Let the engine begin. Raises whatever can still be refused."""
+        await check_grammar(engine, self.wanted.grammar)
+        try:
+            return await Answers.submit(engine, [self.wanted])
+        except RequestError as error:
+            if error.param == "prompt":  # a chat request has no such field
+                error.param = "messages"
+            raise
+
+
+def _wanted(engine: AsyncEngine, body: ChatBody, request_id: str, tools: ToolUse | None) -> GenerationRequest:
     check_model(engine, body.model)
     alternatives = chat_alternatives(body)
     sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
-    token_ids = await continued_chat(engine, body, tools.shown if tools else ())
+    token_ids = continued_chat(engine, body, tools.shown if tools else ())
     check_prompt_ids(engine, token_ids, "messages")
     grammar = answer_grammar(body)
     if tools is not None:
         grammar = tools.grammar(grammar)
-    await check_grammar(engine, grammar)
-    wanted = generation_request(body, token_ids, sampling, request_id=request_id, grammar=grammar)
-    try:
-        return await Answers.submit(engine, [wanted])
-    except RequestError as error:
-        if error.param == "prompt":  # a chat request has no such field
-            error.param = "messages"
-        raise
+    return generation_request(body, token_ids, sampling, request_id=request_id, grammar=grammar)
 
 
 class ChatRoutes:
@@ -72,18 +92,24 @@ class ChatRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config), ChatBody)
-        check_stream_options(body)
-        chat_id = response_id("chatcmpl")
-        tools = tool_use(body, self._engine.chat_template)
-        answers = await accept_chat(self._engine, body, chat_id, tools)
-        if body.stream:
-            return self._stream(answers, body, chat_id, tools)
-        return await self._whole(answers, body, chat_id, request, tools)
+        raw = await read_body(request, self._config)
+        wish = await off_loop_when_long(num_bytes_of_chat(self._engine, raw), lambda: self._wish(raw))
+        answers = await wish.submit(self._engine)
+        if wish.body.stream:
+            return self._stream(answers, wish)
+        return await self._whole(answers, wish, request)
 
-    def _stream(self, answers: Answers, body: ChatBody, chat_id: str, tools: ToolUse | None) -> Response:
+    def _wish(self, raw: bytes) -> ChatWish:
+        body = parse(raw, ChatBody)
+        check_stream_options(body)
+        return ChatWish.of(self._engine, body, response_id("chatcmpl"), tool_use(body, self._engine.chat_template))
+
+    def _stream(self, answers: Answers, wish: ChatWish) -> Response:
+        body, tools = wish.body, wish.tools
         mode = usage_mode(body)
-        head = ChunkHead(chat_id, "chat.completion.chunk", int(time.time()), self._engine.info.name, mode)
+        head = ChunkHead(
+            wish.wanted.request_id, "chat.completion.chunk", int(time.time()), self._engine.info.name, mode
+        )
         vocabulary, has_logprobs = self._engine.vocabulary, bool(body.logprobs)
         if tools is None:
             frames = ChatFrames(head, vocabulary, has_logprobs=has_logprobs)
@@ -92,24 +118,23 @@ class ChatRoutes:
             frames = ToolFrames(head, vocabulary, parsers, has_logprobs=has_logprobs)
         return stream_response(answers, frames, mode, self._config)
 
-    async def _whole(
-        self, answers: Answers, body: ChatBody, chat_id: str, request: Request, tools: ToolUse | None
-    ) -> Response:
+    async def _whole(self, answers: Answers, wish: ChatWish, request: Request) -> Response:
+        has_logprobs = bool(wish.body.logprobs)
         created = int(time.time())
         whole = await collect_unless_gone(answers, request)
         if whole is None:
             return client_gone()
         answer: dict[str, Any] = {
-            "id": chat_id,
+            "id": wish.wanted.request_id,
             "object": "chat.completion",
             "created": created,
             "model": self._engine.info.name,
             "choices": [
-                self._choice(index, choice, bool(body.logprobs), tools) for index, choice in enumerate(whole.choices)
+                self._choice(index, choice, has_logprobs, wish.tools) for index, choice in enumerate(whole.choices)
             ],
             "usage": usage_body(answers.usage),
         }
-        if body.return_trace:
+        if wish.body.return_trace:
             answer["trace"] = whole.trace
         return json_response(answer)
 

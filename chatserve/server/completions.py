@@ -27,10 +27,9 @@ from chatserve.server.generation_requests import (
     sampling_of,
 )
 from chatserve.server.logprobs import LegacyLogprobs, joined
+from chatserve.server.off_loop import off_loop_when_long
 from chatserve.server.prompts import (
-    check_ids_in_vocabulary,
     check_prompt_ids,
-    off_loop_when_long,
     prompt_tokens,
     split_prompts,
 )
@@ -53,36 +52,34 @@ class CompletionRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config), CompletionBody)
-        check_model(self._engine, body.model)
-        check_stream_options(body)
+        raw = await read_body(request, self._config)
         completion_id = response_id("cmpl")
-        prompts = await self._prompts(body)
-        grammar = answer_grammar(body)
-        await check_grammar(self._engine, grammar)
-        answers = await Answers.submit(self._engine, self._requests(body, prompts, grammar, completion_id))
+        body, prompts, wanted = await off_loop_when_long(len(raw), lambda: self._wishes(raw, completion_id))
+        await check_grammar(self._engine, wanted[0].grammar)
+        answers = await Answers.submit(self._engine, wanted)
         echo = Echo(prompts, answers.generations) if body.echo else None
         if body.stream:
             return self._stream(answers, body, echo, completion_id)
         return await self._whole(answers, body, echo, completion_id, request)
 
-    async def _prompts(self, body: CompletionBody) -> list[Prompt]:
+    def _wishes(self, raw: bytes, completion_id: str) -> tuple[CompletionBody, list[Prompt], list[GenerationRequest]]:
+        """The body, its prompts, and what to ask of the engine for each of them."""
+        body = parse(raw, CompletionBody)
+        check_model(self._engine, body.model)
+        check_stream_options(body)
+        prompts = self._prompts(body)
+        return body, prompts, self._requests(body, prompts, answer_grammar(body), completion_id)
+
+    def _prompts(self, body: CompletionBody) -> list[Prompt]:
         given = split_prompts(body.prompt)
         params = ["prompt"] if len(given) == 1 else [f"prompt[{index}]" for index in range(len(given))]
-
-        def tokenize_all() -> list[Prompt]:
-            return [self._prompt(prompt, param) for prompt, param in zip(given, params, strict=True)]
-
-        return await off_loop_when_long(sum(map(len, given)), tokenize_all)
+        return [self._prompt(prompt, param) for prompt, param in zip(given, params, strict=True)]
 
     def _prompt(self, given: str | list[int], param: str) -> Prompt:
-        if isinstance(given, str):
-            prompt = Prompt(given, tuple(prompt_tokens(self._engine, given, param)))
-        else:
-            check_ids_in_vocabulary(self._engine, given, param)
-            prompt = Prompt(self._engine.vocabulary.decode(given), tuple(given))
-        check_prompt_ids(self._engine, prompt.token_ids, param)
-        return prompt
+        token_ids = prompt_tokens(self._engine, given, param) if isinstance(given, str) else given
+        check_prompt_ids(self._engine, token_ids, param)
+        text = given if isinstance(given, str) else self._engine.vocabulary.decode(given)
+        return Prompt(text, tuple(token_ids))
 
     def _requests(
         self, body: CompletionBody, prompts: list[Prompt], grammar: Grammar | None, completion_id: str

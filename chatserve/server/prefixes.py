@@ -14,13 +14,13 @@ from chatserve.config import Config
 from chatserve.engine.async_engine import AsyncEngine
 from chatserve.engine.named_prefixes import check_prefix_name
 from chatserve.errors import NotFoundError, RequestError
-from chatserve.server.bodies import ChatBody, Message
+from chatserve.server.bodies import ChatBody, Messages
+from chatserve.server.off_loop import off_loop_when_long
 from chatserve.server.prompts import (
     chat_prompt,
     check_continuation,
-    check_ids_in_vocabulary,
     check_prompt_ids,
-    off_loop_when_long,
+    prompt_tokens,
     render_prompt,
     template_messages,
 )
@@ -28,6 +28,7 @@ from chatserve.server.responses import json_response
 from chatserve.server.validation import parse, read_body
 
 SHARED_PREFIX = "shared-prefix"
+_BYTES_PER_TOKEN = 4
 
 
 class PrefixBody(msgspec.Struct, kw_only=True):
@@ -35,7 +36,7 @@ class PrefixBody(msgspec.Struct, kw_only=True):
 
     name: str
     text: str | None = None
-    messages: list[Message] | None = None
+    messages: Messages | None = None
     tokens: list[int] | None = None
 
 
@@ -55,12 +56,10 @@ class PrefixRoutes:
 
     async def register(self, request: Request) -> Response:
         """Compute and pin a prefix; answers when it can be used."""
-        body = parse(await read_body(request, self._config), PrefixBody)
-        check_prefix_name(body.name)
-        token_ids = await self._token_ids(body)
-        messages = template_messages(body.messages) if body.messages is not None else None
-        await self._engine.register_prefix(body.name, token_ids, messages)
-        return json_response(_described(body.name, len(token_ids)))
+        raw = await read_body(request, self._config)
+        name, token_ids, messages = await off_loop_when_long(len(raw), lambda: self._prefix(raw))
+        await self._engine.register_prefix(name, token_ids, messages)
+        return json_response(_described(name, len(token_ids)))
 
     async def list_prefixes(self, request: Request) -> Response:
         data = [_described(name, length) for name, length in self._engine.prefixes().items()]
@@ -74,23 +73,34 @@ class PrefixRoutes:
         self._engine.remove_prefix(name)
         return json_response({"id": name, "object": "prefix", "deleted": True})
 
-    async def _token_ids(self, body: PrefixBody) -> list[int]:
+    def _prefix(self, raw: bytes) -> tuple[str, list[int], list[dict[str, Any]] | None]:
+        """Name, token ids, and what they were rendered from if they were."""
+        body = parse(raw, PrefixBody)
+        check_prefix_name(body.name)
+        token_ids = self._token_ids(body)
+        return body.name, token_ids, template_messages(body.messages) if body.messages is not None else None
+
+    def _token_ids(self, body: PrefixBody) -> list[int]:
         given = [field for field in (body.text, body.messages, body.tokens) if field is not None]
         if len(given) != 1:
             raise RequestError("Give one of text, messages and tokens.", param="text", code="invalid_value")
         if body.messages is not None:
-            return await chat_prompt(self._engine, body.messages, add_generation_prompt=False)
+            return chat_prompt(self._engine, body.messages, add_generation_prompt=False)
         if body.tokens is not None:
-            check_ids_in_vocabulary(self._engine, body.tokens, "tokens")
             check_prompt_ids(self._engine, body.tokens, "tokens")
             return body.tokens
-        text, vocabulary = body.text or "", self._engine.vocabulary
-        token_ids = await off_loop_when_long(len(text), lambda: vocabulary.encode(text, add_special_tokens=True))
+        token_ids = prompt_tokens(self._engine, body.text or "", "text")
         check_prompt_ids(self._engine, token_ids, "text")
         return token_ids
 
 
-async def continued_chat(engine: AsyncEngine, body: ChatBody, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
+def num_bytes_of_chat(engine: AsyncEngine, raw: bytes) -> int:
+    """About how much there is to read and tokenise for a body: it may continue a prefix."""
+    longest = max(engine.prefixes().values(), default=0)
+    return len(raw) + _BYTES_PER_TOKEN * longest
+
+
+def continued_chat(engine: AsyncEngine, body: ChatBody, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
     """Token ids of a chat request's prompt, which shows these tools.
 
     Behind a prefix that was given as messages these are what continues it: the prompt is the prefix's ids and then
@@ -100,7 +110,7 @@ async def continued_chat(engine: AsyncEngine, body: ChatBody, tools: Sequence[di
     before = engine.prefix_messages(name) if isinstance(name, str) else None
     check_continuation(body)
     continues = bool(body.continue_final_message)
-    whole = await render_prompt(
+    whole = render_prompt(
         engine,
         (before or []) + template_messages(body.messages),
         add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
@@ -109,7 +119,7 @@ async def continued_chat(engine: AsyncEngine, body: ChatBody, tools: Sequence[di
     )
     if before is None:
         return whole
-    prefix = await render_prompt(engine, before, add_generation_prompt=False)
+    prefix = render_prompt(engine, before, add_generation_prompt=False)
     if whole[: len(prefix)] != prefix:
         raise RequestError(
             f"The chat template does not render the messages as a continuation of prefix {name!r}.", param="messages"

@@ -1,12 +1,11 @@
-"""From messages and prompts to token ids, off the event loop when the text is long."""
+"""From messages and prompts to token ids; whoever has long ones calls this off the event loop."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -15,11 +14,6 @@ from chatserve.errors import ContextLengthError, RequestError
 from chatserve.server.bodies import ChatBody, ContentPart, Message, ToolCall
 from chatserve.text import Vocabulary
 from chatserve.text.tool_format import with_tools_told
-
-Result = TypeVar("Result")
-
-# Tokenising this much takes about a millisecond; more would delay everybody's next token.
-_MAX_CHARACTERS_ON_LOOP = 1024
 
 _MAX_PROMPTS = 1024
 
@@ -35,10 +29,10 @@ _TEMPLATE_ROLES = {
 }
 
 
-async def chat_prompt(engine: AsyncEngine, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
+def chat_prompt(engine: AsyncEngine, messages: list[Message], *, add_generation_prompt: bool = True) -> list[int]:
     """Token ids of a conversation, by the model's chat template. Raises RequestError (no template, bad message)."""
     turns = template_messages(messages)
-    return await render_prompt(engine, turns, add_generation_prompt=add_generation_prompt)
+    return render_prompt(engine, turns, add_generation_prompt=add_generation_prompt)
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
@@ -46,7 +40,7 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-async def render_prompt(
+def render_prompt(
     engine: AsyncEngine,
     turns: list[dict[str, Any]],
     *,
@@ -68,18 +62,12 @@ async def render_prompt(
         )
     if not template.takes_tools:
         turns, tools = with_tools_told(turns, tools), ()
-    size = sum(len(turn["content"]) for turn in turns) + 32 * len(turns) + len(msgspec.json.encode(tools))
-
-    _check_length(engine, size, "messages")
-
-    def render_and_encode() -> list[int]:
-        if continue_final_message:
-            text = template.render_unfinished(turns, tools=list(tools) or None)
-        else:
-            text = template.render(turns, add_generation_prompt=add_generation_prompt, tools=list(tools) or None)
-        return engine.vocabulary.encode(text, add_special_tokens=False)
-
-    return await off_loop_when_long(size, render_and_encode)
+    _check_length(engine, sum(len(turn["content"]) for turn in turns) + len(msgspec.json.encode(tools)), "messages")
+    if continue_final_message:
+        text = template.render_unfinished(turns, tools=list(tools) or None)
+    else:
+        text = template.render(turns, add_generation_prompt=add_generation_prompt, tools=list(tools) or None)
+    return engine.vocabulary.encode(text, add_special_tokens=False)
 
 
 def check_continuation(body: ChatBody) -> None:
@@ -150,17 +138,10 @@ def _text_of(content: str | list[ContentPart] | None, path: str) -> str:
     return "".join(texts)
 
 
-def prompt_tokens(engine: AsyncEngine, text: str, param: str) -> list[int]:
+def prompt_tokens(engine: AsyncEngine, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
     """Token ids of a plain prompt, with what the tokenizer adds. Raises ContextLengthError when far too long."""
     _check_length(engine, len(text), param)
-    return engine.vocabulary.encode(text, add_special_tokens=True)
-
-
-async def off_loop_when_long(num_characters: int, work: Callable[[], Result]) -> Result:
-    """Run `work` here when it is short, else in a thread, so that streams and health checks go on."""
-    if num_characters <= _MAX_CHARACTERS_ON_LOOP:
-        return work()
-    return await asyncio.to_thread(work)
+    return engine.vocabulary.encode(text, add_special_tokens=add_special_tokens)
 
 
 def _check_length(engine: AsyncEngine, num_characters: int, param: str) -> None:

@@ -14,14 +14,15 @@ from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ChatserveError, RequestError
 from chatserve.server import sse
 from chatserve.server.answers import Answers
-from chatserve.server.bodies import ChatBody
-from chatserve.server.chat import accept_chat
+from chatserve.server.chat import ChatWish
 from chatserve.server.collecting import unless_gone
 from chatserve.server.errors import failure_of
+from chatserve.server.off_loop import off_loop_when_long
+from chatserve.server.prefixes import num_bytes_of_chat
 from chatserve.server.responses import client_gone, json_response, response_id
 from chatserve.server.responses_bodies import ResponsesBody, chat_body, in_terms_of_responses
 from chatserve.server.responses_events import ResponseEvents
-from chatserve.server.tools import ToolUse, tool_use
+from chatserve.server.tools import tool_use
 from chatserve.server.validation import check_tables, parse, read_body
 
 _log = logging.getLogger("chatserve.server")
@@ -39,16 +40,13 @@ class ResponsesRoutes:
 
     async def create(self, request: Request) -> Response:
         """Everything that can be refused is refused here, before the first byte."""
-        body = parse(await read_body(request, self._config), ResponsesBody)
-        new_id = response_id("resp")
+        raw = await read_body(request, self._config)
+        body, wish = await off_loop_when_long(num_bytes_of_chat(self._engine, raw), lambda: self._wish(raw))
         try:
-            chat = chat_body(body)
-            check_tables(chat)
-            tools = tool_use(chat, self._engine.chat_template)
-            answers = await accept_chat(self._engine, chat, new_id, tools)
+            answers = await wish.submit(self._engine)
         except RequestError as error:
             raise in_terms_of_responses(error) from None
-        events = self._events_of(new_id, body, chat, tools)
+        events = self._events_of(body, wish)
         if body.stream:
             keepalive = None if self._config.keepalive == "off" else sse.comment("keep-alive")
             return sse.EventStream(
@@ -60,10 +58,20 @@ class ResponsesRoutes:
         is_whole = await unless_gone(answers, request, _collect(answers, events))
         return client_gone() if is_whole is None else json_response(events.response)
 
-    def _events_of(self, new_id: str, body: ResponsesBody, chat: ChatBody, tools: ToolUse | None) -> ResponseEvents:
-        parser = tools.parser() if tools is not None else None
-        vocabulary = self._engine.vocabulary if chat.logprobs else None
-        return ResponseEvents(new_id, self._engine.info.name, body, parser, vocabulary)
+    def _wish(self, raw: bytes) -> tuple[ResponsesBody, ChatWish]:
+        body = parse(raw, ResponsesBody)
+        try:
+            chat = chat_body(body)
+            check_tables(chat)
+            tools = tool_use(chat, self._engine.chat_template)
+            return body, ChatWish.of(self._engine, chat, response_id("resp"), tools)
+        except RequestError as error:
+            raise in_terms_of_responses(error) from None
+
+    def _events_of(self, body: ResponsesBody, wish: ChatWish) -> ResponseEvents:
+        parser = wish.tools.parser() if wish.tools is not None else None
+        vocabulary = self._engine.vocabulary if wish.body.logprobs else None
+        return ResponseEvents(wish.wanted.request_id, self._engine.info.name, body, parser, vocabulary)
 
 
 async def _collect(answers: Answers, events: ResponseEvents) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from chatserve.errors import RequestError
 from chatserve.server.bodies import (
@@ -17,6 +18,7 @@ from chatserve.server.bodies import (
     GenerationBody,
     JsonSchemaFormat,
     Message,
+    Parts,
     ResponseFormat,
     Tool,
     ToolCall,
@@ -32,11 +34,11 @@ class InputItem(msgspec.Struct, kw_only=True):
 
     type: str = "message"
     role: str | None = None
-    content: str | list[ContentPart] | None = None
+    content: str | Parts | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | list[ContentPart] | None = None
+    output: str | Parts | None = None
 
 
 class TextFormat(msgspec.Struct, kw_only=True):
@@ -76,7 +78,7 @@ class FunctionChoice(msgspec.Struct, kw_only=True):
 class ResponsesBody(GenerationBody, kw_only=True):
     """Body of ``POST /v1/responses``. Nothing is stored, so a conversation is always given whole."""
 
-    input: str | list[InputItem]
+    input: str | Annotated[list[InputItem], Meta(max_length=8192)]
     instructions: str | None = None
     max_output_tokens: int | None = None
     top_logprobs: int | None = None
@@ -182,6 +184,8 @@ def _messages(body: ResponsesBody) -> list[Message]:
     messages = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
     for index, item in enumerate(items):
         _add_item(messages, item, f"input[{index}]")
+    if not messages:
+        raise RequestError("input holds no message.", param="input", code="invalid_value")
     return messages
 
 
@@ -212,7 +216,10 @@ def _add_call(messages: list[Message], item: InputItem, path: str) -> None:
         raise RequestError(f"{path}.name is missing.", param=f"{path}.name", code="missing_required_parameter")
     call = ToolCall(id=item.call_id, function=FunctionCall(name=item.name, arguments=item.arguments or "{}"))
     if messages and messages[-1].role == "assistant":
-        messages[-1].tool_calls = [*(messages[-1].tool_calls or ()), call]
+        last = messages[-1]
+        if last.tool_calls is None:
+            last.tool_calls = []
+        last.tool_calls.append(call)
     else:
         messages.append(Message(role="assistant", content="", tool_calls=[call]))
 

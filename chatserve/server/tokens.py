@@ -11,7 +11,8 @@ from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import RequestError
 from chatserve.server.bodies import DetokenizeBody, TokenizeBody
 from chatserve.server.generation_requests import check_model
-from chatserve.server.prompts import chat_prompt, check_ids_in_vocabulary, off_loop_when_long
+from chatserve.server.off_loop import off_loop_when_long
+from chatserve.server.prompts import chat_prompt, check_ids_in_vocabulary, prompt_tokens
 from chatserve.server.responses import json_response
 from chatserve.server.validation import parse, read_body
 
@@ -31,26 +32,28 @@ class TokenRoutes:
 
     async def tokenize(self, request: Request) -> Response:
         """Token ids of a prompt or of messages under the chat template."""
-        body = parse(await read_body(request, self._config), TokenizeBody)
-        check_model(self._engine, body.model)
-        token_ids = await self._token_ids(body)
+        raw = await read_body(request, self._config)
+        token_ids = await off_loop_when_long(len(raw), lambda: self._token_ids(parse(raw, TokenizeBody)))
         limit = self._engine.info.max_model_len
         return json_response({"count": len(token_ids), "max_model_len": limit, "tokens": token_ids})
 
-    async def _token_ids(self, body: TokenizeBody) -> list[int]:
+    def _token_ids(self, body: TokenizeBody) -> list[int]:
+        check_model(self._engine, body.model)
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
         if body.messages is not None:
             with_answer = body.add_generation_prompt is not False
-            return await chat_prompt(self._engine, body.messages, add_generation_prompt=with_answer)
-        special = body.add_special_tokens is not False
-        text, vocabulary = body.prompt or "", self._engine.vocabulary
-        return await off_loop_when_long(len(text), lambda: vocabulary.encode(text, add_special_tokens=special))
+            return chat_prompt(self._engine, body.messages, add_generation_prompt=with_answer)
+        has_special = body.add_special_tokens is not False
+        return prompt_tokens(self._engine, body.prompt or "", "prompt", add_special_tokens=has_special)
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
-        body = parse(await read_body(request, self._config), DetokenizeBody)
+        raw = await read_body(request, self._config)
+        text = await off_loop_when_long(len(raw), lambda: self._text(parse(raw, DetokenizeBody)))
+        return json_response({"prompt": text})
+
+    def _text(self, body: DetokenizeBody) -> str:
         check_model(self._engine, body.model)
         check_ids_in_vocabulary(self._engine, body.tokens, "tokens")
-        text = await off_loop_when_long(len(body.tokens), lambda: self._engine.vocabulary.decode(body.tokens))
-        return json_response({"prompt": text})
+        return self._engine.vocabulary.decode(body.tokens)

@@ -18,7 +18,9 @@ from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import NotFoundError, RequestError
 from chatserve.server import sse
 from chatserve.server.bodies import ChatBody
-from chatserve.server.chat import accept_chat
+from chatserve.server.chat import ChatWish
+from chatserve.server.off_loop import off_loop_when_long
+from chatserve.server.prefixes import num_bytes_of_chat
 from chatserve.server.responses import response_id
 from chatserve.server.ui_answer import UiAnswer
 from chatserve.server.ui_engine import EngineFeed
@@ -64,13 +66,17 @@ class UiRoutes:
         answer_id = self._new_id(request)
         arrival = self._arriving[answer_id] = asyncio.Event()
         try:
-            body = parse(await read_body(request, self._config), ChatBody)
-            answers = await accept_chat(self._engine, body, response_id("ui"))
+            raw = await read_body(request, self._config)
+            wish = await off_loop_when_long(num_bytes_of_chat(self._engine, raw), lambda: self._wish(raw))
+            answers = await wish.submit(self._engine)
             kept = self._kept[answer_id] = _Kept(answer_id, UiAnswer(self._engine, answers))
         finally:
             del self._arriving[answer_id]
             arrival.set()
         return self._read(kept, after=0)
+
+    def _wish(self, raw: bytes) -> ChatWish:
+        return ChatWish.of(self._engine, parse(raw, ChatBody), response_id("ui"))
 
     async def attach(self, request: Request) -> Response:
         """Go on behind the event that the client names. Raises NotFoundError when that is not kept."""

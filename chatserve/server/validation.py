@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from chatserve.config import Config
 from chatserve.errors import RequestError
+from chatserve.server.brackets import check_brackets
 from chatserve.server.errors import BodyTooLargeError, SlowBodyError
 
 _log = logging.getLogger("chatserve.server")
@@ -45,9 +46,6 @@ class Limit:
 
 
 _BIG = 2**31 - 1
-_MAX_NESTING = 128
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 LIMITS: dict[str, Limit] = {
     "temperature": Limit(0, 100),
@@ -76,8 +74,9 @@ ITEM_LIMITS: dict[str, Limit] = {
     "tokens": Limit(0, _BIG),
 }
 LENGTH_LIMITS: dict[str, Limit] = {
-    "messages": Limit(1),
     "stop": Limit(0, 64),
+    "logit_bias": Limit(0, 16_384),
+    "decoder_params": Limit(0, 256),
     "stop_token_ids": Limit(0, 1024),
     "cache_salt": Limit(0, 256),
     "decoder": Limit(1, 128),
@@ -126,7 +125,7 @@ def parse(raw: bytes, body_type: type[BodyType]) -> BodyType:
     """Decode a JSON body and check it against the tables. Raises RequestError."""
     if not raw.strip():
         raise RequestError("The request body is empty; a JSON object is expected.")
-    _check_nesting(raw)
+    check_brackets(raw)
     try:
         body = msgspec.json.decode(raw, type=body_type)
     except msgspec.ValidationError as error:
@@ -136,17 +135,6 @@ def parse(raw: bytes, body_type: type[BodyType]) -> BodyType:
     _log_unknown_fields(raw, body_type)
     check_tables(body)
     return body
-
-
-def _check_nesting(raw: bytes) -> None:
-    """Refuse what would exceed Python's own limit of recursion in one of the places that read it."""
-    if raw.count(b"{") + raw.count(b"[") <= _MAX_NESTING:
-        return
-    depth = 0
-    for bracket in _STRING.sub(b"", raw).translate(None, _NO_BRACKETS):
-        depth += 1 if bracket in b"{[" else -1
-        if depth > _MAX_NESTING:
-            raise RequestError(f"The request body is nested deeper than {_MAX_NESTING} levels.", code="invalid_value")
 
 
 def _log_unknown_fields(raw: bytes, body_type: type[msgspec.Struct]) -> None:
@@ -191,6 +179,9 @@ def _shown(value: Any) -> str:
 
 def _check_items(field: str, value: Any) -> None:
     limit = ITEM_LIMITS[field]
+    numbers = value.values() if isinstance(value, dict) else value
+    if not numbers or (limit.allows(min(numbers)) and limit.allows(max(numbers))):
+        return
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         if not limit.allows(item):
             where = f"{field}[{key}]"
@@ -198,6 +189,7 @@ def _check_items(field: str, value: Any) -> None:
 
 
 _EXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
+_LENGTH = re.compile(r"Expected `array` of length (?P<bound>[<>]=) (?P<count>\d+)")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
 _PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _TYPE_NAMES = {
@@ -227,5 +219,8 @@ def _type_refusal(text: str) -> RequestError:
         return RequestError(
             f"{subject} must be {' or '.join(names)}, not {got}.", param=path or None, code="invalid_type"
         )
+    if length := _LENGTH.search(text):
+        allowed = f"at {'least' if length['bound'] == '>=' else 'most'} {length['count']}"
+        return RequestError(f"{subject} must have {allowed} entries.", param=path or None, code="invalid_value")
     reason = _PATH.sub("", text)
     return RequestError(f"{subject}: {reason[:1].lower()}{reason[1:]}.", param=path or None, code="invalid_value")
