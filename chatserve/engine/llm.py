@@ -8,6 +8,8 @@ for answer in llm.generate(["Once upon a time"], decoder="sampling", max_tokens=
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -16,10 +18,11 @@ import msgspec
 
 from chatserve.config import DEFAULT_MODEL, Config
 from chatserve.decoding.sampling import Sampling
-from chatserve.engine.async_engine import AsyncEngine
+from chatserve.engine.async_engine import AsyncEngine, Generation
 from chatserve.engine.building import build_engine
 from chatserve.engine.engine import Engine
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
+from chatserve.engine.interrupts import DeferredInterrupts
 from chatserve.engine.request import Request
 from chatserve.errors import ChatserveError, RequestError
 from chatserve.text import Vocabulary
@@ -51,6 +54,8 @@ class Completion:
 class LLM:
     """A model and an engine on the calling thread; prompts given together share steps and KV.
 
+    Calls from several threads take turns. Ctrl-C ends a call between two steps, and releases what it held.
+
     Args:
         model: as in `Config.model`, or a whole `Config`.
         settings: further fields of `Config`.
@@ -59,6 +64,7 @@ class LLM:
     def __init__(self, model: str | Config = DEFAULT_MODEL, **settings: Any) -> None:
         config = model if isinstance(model, Config) else Config(model=model, **settings)
         self._loaded, self.engine = build_engine(config)
+        self._lock = threading.Lock()
 
     def generate(
         self, prompts: Prompt | Iterable[Prompt], decoder: str | None = None, **params: Any
@@ -69,7 +75,8 @@ class LLM:
         run (nothing is run then), GenerationError when a decoder breaks.
         """
         requests = [_to_request(self._loaded.vocabulary, prompt, decoder, params) for prompt in _listed(prompts)]
-        return run_all(self.engine, requests)
+        with self._lock:
+            return run_all(self.engine, requests)
 
     def chat(self, messages: list[dict[str, Any]], decoder: str | None = None, **params: Any) -> Completion:
         """Answer a conversation of ``{"role": ..., "content": ...}`` messages."""
@@ -92,7 +99,8 @@ class AsyncLLM:
 
     @classmethod
     async def create(cls, model: str | Config = DEFAULT_MODEL, **settings: Any) -> AsyncLLM:
-        """Load a model; arguments as for `LLM`."""
+        """Load a model; arguments as for `LLM`. Any number of requests may wait, unless `max_queue` says otherwise."""
+        settings = {"max_queue": sys.maxsize, **settings}
         config = model if isinstance(model, Config) else Config(model=model, **settings)
         return cls(await AsyncEngine.create(config))
 
@@ -102,8 +110,14 @@ class AsyncLLM:
         """`LLM.generate`, awaited."""
         prompts = _listed(prompts)
         given = [_to_request(self.engine.vocabulary, prompt, decoder, params) for prompt in prompts]
-        generations = await asyncio.gather(*(self.engine.submit(request) for request in given))
-        return list(await asyncio.gather(*(_collect_async(generation) for generation in generations)))
+        generations: list[Generation] = []
+        try:
+            for request in given:
+                generations.append(await self.engine.submit(request))  # noqa: PERF401  what is known is cancelled
+            return list(await asyncio.gather(*(_collect_async(generation) for generation in generations)))
+        finally:
+            for generation in generations:
+                generation.cancel()
 
     async def stream(self, prompt: Prompt, decoder: str | None = None, **params: Any) -> AsyncIterator[Delta]:
         """The deltas of one prompt as they come; leaving the loop early cancels the request."""
@@ -148,25 +162,25 @@ class _Collector:
 def run_all(engine: Engine, given: Iterable[GenerationRequest]) -> list[Completion]:
     """Run requests on an engine until all have ended, on this thread; nothing is left running when one is refused."""
     started: list[tuple[Request, _Collector]] = []
-    try:
-        for one in given:
-            collector = _Collector(one.sampling.n)
-            started.append((engine.submit(one, collector), collector))
-        while not all(request.is_finished for request, _ in started):
-            engine.step()
-    finally:
-        for request, _ in started:
-            engine.abort(request)
+    with DeferredInterrupts() as interrupts:
+        try:
+            for one in given:
+                collector = _Collector(one.sampling.n)
+                started.append((engine.submit(one, collector), collector))
+                interrupts.check()
+            while not all(request.is_finished for request, _ in started):
+                engine.step()
+                interrupts.check()
+        finally:
+            for request, _ in started:
+                engine.abort(request)
     return [collector.completion(request) for request, collector in started]
 
 
-async def _collect_async(generation: Any) -> Completion:
+async def _collect_async(generation: Generation) -> Completion:
     collector = _Collector(generation.num_choices)
-    try:
-        async for delta in generation:
-            collector(delta)
-    finally:
-        generation.cancel()
+    async for delta in generation:
+        collector(delta)
     return collector.completion(generation.request)
 
 

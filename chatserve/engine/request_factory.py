@@ -86,6 +86,7 @@ class RequestFactory:
         decoder = decoder or self._registry.get(given.decoder or _default_decoder(given))
         params = self._watchdog.call(decoder.make_params, given.decoder_params)
         num_sequences = self._num_sequences(decoder, params, given.sampling.n)
+        num_sequences += given.prompt_logprobs is not None  # the twin in `_score_prompt`
         self._check_fits(len(given.prompt_token_ids), num_sequences)
         if given.sampling.seed is None:
             given = _with_seed(given, random.getrandbits(63))
@@ -215,9 +216,12 @@ async def _with_prompt_logprobs(request: Request, context: Context, decoder: Cor
 
 async def _score_prompt(request: Request) -> None:
     prompt, vocabulary = request.prompt.tokens, request.group.rules.vocabulary
-    want = ScoreWant([request.prompt], [[*prompt[1:], prompt[-1]]], "raw")  # the last row predicts the answer: unused
-    want.drafts, want.last, want.num_top = None, len(prompt), request.given.prompt_logprobs
-    [scored] = await want
+    twin = Sequence(request.group, prompt, len(prompt), key=0)  # the decoder may free its prompt; nothing is drawn here
+    twin._share_kv(request.prompt)
+    with twin:
+        want = ScoreWant([twin], [[*prompt[1:], prompt[-1]]], "raw")  # the last row predicts the answer: unused
+        want.drafts, want.last, want.num_top = None, len(prompt), request.given.prompt_logprobs
+        [scored] = await want
     first = PublishedToken(prompt[0], vocabulary.token_bytes(prompt[0]), None)
     rest = [published(sample, vocabulary.token_bytes(sample.token), vocabulary) for sample in scored[:-1]]
     request.prompt_logprobs = [first, *rest]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
+import msgspec
 import numpy as np
 import pytest
 
+from chatserve.decoding import Sampling
 from chatserve.engine import GenerationRequest, PublishedToken
+from chatserve.engine.llm import run_all
 from chatserve.kv import prefix_index
 from chatserve.testing import VOCAB_SIZE, FakeRunner, RandomLogits
 from tests.engine.engines import MakeEngine, answers, complete, request
@@ -120,6 +125,36 @@ def test_prompt_logprobs_are_those_of_the_model_cold_and_warm(make_engine: MakeE
         assert [token.logprob for token in scored[1:]] == pytest.approx(expected, abs=1e-4)
         _check_alternatives(scored)
         complete(engine, request([*LONG[:16], 3, 3, 3], max_tokens=1))
+
+
+@pytest.mark.parametrize("decoder", [point.name for point in entry_points(group="chatserve.decoders")])
+def test_prompt_logprobs_with_any_decoder_change_nothing_else(make_engine: MakeEngine, decoder: str) -> None:
+    """Some decoders free their prompt before the first await, or put it behind a prefix."""
+    model = RandomLogits(VOCAB_SIZE, seed=3)
+    engine = make_engine(FakeRunner(model))
+    engine.register_prefix("p", tuple(range(9)), lambda news: None)
+    while engine.step():
+        pass
+    pinned = engine.stats()["blocks_used"]
+    params = {"prefix": "p"} if decoder == "shared-prefix" else {}
+    sampling = Sampling(seed=7, max_tokens=5)
+    plain = GenerationRequest(
+        prompt_token_ids=tuple(LONG), sampling=sampling, decoder=decoder, decoder_params=params, cache_salt="a"
+    )
+    scoring = msgspec.structs.replace(plain, prompt_logprobs=1, cache_salt="b")
+    [expected] = run_all(engine, [plain])
+    heard: list[object] = []
+    submitted = engine.submit(scoring, heard.append)
+    while engine.step():
+        pass
+    assert heard[-1] is None
+    assert submitted.published_token_ids() == [expected.outputs[0].token_ids]
+    assert submitted.prompt_logprobs is not None
+    found = [token.logprob for token in submitted.prompt_logprobs[1:]]
+    assert found == pytest.approx([_logprob(model, LONG, position) for position in range(1, len(LONG))], abs=1e-4)
+    own = len(LONG) if decoder == "shared-prefix" else 1  # there the prompt stands behind something else
+    assert submitted.usage.computed_tokens <= expected.usage.computed_tokens + own
+    assert engine.stats()["blocks_used"] == pinned
 
 
 def _check_alternatives(scored: list[PublishedToken]) -> None:
