@@ -187,10 +187,10 @@ class Context:
         if self._trace is None:
             return
         try:
-            msgspec.json.encode(data)
+            record = msgspec.json.decode(msgspec.json.encode(data))  # a copy, whatever becomes of the values
         except Exception as error:  # whatever strange values raise
             raise DecoderError(f"trace: {error}; give numbers, texts, lists and dictionaries") from None
-        self._trace.append(data)
+        self._trace.append(record)
         if not self._dirty:  # so that it is sent although nothing was published
             self._dirty.update(dict.fromkeys([c for c in self._choices if c.finish_reason is None][:1]))
 

@@ -176,3 +176,17 @@ def test_traces_reach_the_client_who_asked() -> None:
 
     assert traced(True) == [{"step": 0}, {"step": 1}, {"step": 2}]
     assert traced(False) == []
+
+
+def test_a_trace_is_what_it_was_when_it_was_told() -> None:
+    async def tell(ctx: Context, seq: Sequence, params: Any) -> None:
+        growing: list[object] = []
+        for step in range(2):
+            growing.append(step)
+            ctx.trace(growing=growing)
+        growing.append(object())  # nothing that a client could be sent
+        seq.append(await ctx.sample([seq]))
+        ctx.publish(seq)
+
+    [completion] = run(make_engine(tell), request("tell", return_trace=True, max_tokens=1))
+    assert completion.trace == [{"growing": [0]}, {"growing": [0, 1]}]
