@@ -31,6 +31,7 @@ from chatserve.server.prefixes import PrefixRoutes
 from chatserve.server.responses_api import ResponsesRoutes
 from chatserve.server.tokens import TokenRoutes
 from chatserve.server.traffic import Traffic
+from chatserve.server.turnstile import Turnstile
 from chatserve.server.ui import UiRoutes
 
 
@@ -74,7 +75,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
 
 def middleware_stack(config: Config, open_paths: Sequence[str], traffic: Traffic) -> list[Middleware]:
     """What every request passes, outermost first; `open_paths` need no key."""
-    stack = [Middleware(RequestLog, traffic=traffic)]
+    stack = [Middleware(RequestLog, traffic=traffic), Middleware(Turnstile)]
     if config.cors_origins:
         stack.append(
             Middleware(
