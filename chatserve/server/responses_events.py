@@ -14,6 +14,7 @@ from chatserve.server.errors import Failure
 from chatserve.server.frames import encode
 from chatserve.server.logprobs import chat_logprobs
 from chatserve.server.responses_bodies import ResponsesBody
+from chatserve.server.token_places import TokenPlaces
 from chatserve.server.tool_frames import call_id
 from chatserve.text.tool_parser import CallArguments, CallBegin, Content, Piece, ToolCallParser
 from chatserve.text.vocabulary import Vocabulary
@@ -44,6 +45,8 @@ class ResponseEvents:
         self.response = _new_response(response_id, model, body)
         self._parser = parser
         self._vocabulary = vocabulary
+        self._tokens = TokenPlaces()
+        self._num_characters = 0
         self._num_events = 0
         self._item: dict[str, Any] | None = None  # the output item that is being written
         self._events: list[bytes] = []
@@ -56,12 +59,11 @@ class ResponseEvents:
 
     def delta(self, delta: Delta) -> bytes:
         """The events of one delta; b"" when it brings nothing to show."""
-        tokens = delta.tokens
+        self._tokens.add(delta.tokens)
         for piece in self._pieces(delta):
             match piece:
-                case Content(text):
-                    self._add_text(text, tokens)
-                    tokens = ()
+                case Content(text, start):
+                    self._add_text(text, self._tokens.take(start, start + len(text)))
                 case CallBegin(_, name):
                     self._begin_call(name)
                 case CallArguments(_, text):
@@ -69,6 +71,8 @@ class ResponseEvents:
         if delta.finish_reason is not None:
             if not self.response["output"]:
                 self._begin_message()
+            if self._is_in_message() and (rest := self._tokens.rest()):
+                self._add_text("", rest)
             is_complete = delta.finish_reason != "length"
             self._end_item("completed" if is_complete else "incomplete")
             self.response["status"] = "completed" if is_complete else "incomplete"
@@ -92,12 +96,13 @@ class ResponseEvents:
 
     def _pieces(self, delta: Delta) -> list[Piece]:
         if self._parser is None:
-            return [Content(delta.text)] if delta.text else []
+            start, self._num_characters = self._num_characters, self._num_characters + len(delta.text)
+            return [Content(delta.text, start)] if delta.text else []
         pieces = self._parser.push(delta.text)
         return pieces + self._parser.finish() if delta.finish_reason is not None else pieces
 
     def _add_text(self, text: str, tokens: Iterable[PublishedToken]) -> None:
-        if self._item is None or self._item["type"] != "message":
+        if not self._is_in_message():
             self._begin_message()
         assert self._item is not None
         part = self._item["content"][0]
@@ -105,6 +110,9 @@ class ResponseEvents:
         logprobs = self._logprobs(tokens)
         part["logprobs"] += logprobs
         self._add("response.output_text.delta", **self._place(0), delta=text, logprobs=logprobs)
+
+    def _is_in_message(self) -> bool:
+        return self._item is not None and self._item["type"] == "message"
 
     def _logprobs(self, tokens: Iterable[PublishedToken]) -> list[dict[str, Any]]:
         return [] if self._vocabulary is None else list(chat_logprobs(tokens, self._vocabulary)["content"])

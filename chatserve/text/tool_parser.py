@@ -10,9 +10,10 @@ from chatserve.text.json_call import JsonCall
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text for the reader."""
+    """Text for the reader; `start` is its place in the answer, in characters."""
 
     text: str
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,12 @@ class ToolCallParser:
         self._has_content = False
         self._is_behind_call = False
         self._pieces: list[Piece] = []
+        self._num_pushed = 0
         self.num_calls = 0
 
     def push(self, text: str) -> list[Piece]:
         """More of the answer; returns what is certain by now."""
+        self._num_pushed += len(text)
         while text:
             text = self._push_text(text) if self._call is None else self._push_call(self._call, text)
         return self._taken()
@@ -71,9 +74,9 @@ class ToolCallParser:
     def finish(self) -> list[Piece]:
         """The answer has ended: what was held back is content, unless it belongs to a call."""
         if not self._is_behind_call:
-            self._add_content(self._raw + self._held)
+            self._add_content(rest := self._raw + self._held, self._num_pushed - len(rest))
         if self._space and not self.num_calls:
-            self._pieces.append(Content(self._space))
+            self._pieces.append(Content(self._space, self._num_pushed - len(self._space)))
         return self._taken()
 
     def _push_text(self, text: str) -> str:
@@ -83,23 +86,25 @@ class ToolCallParser:
         self._held += text
         if self._is_behind_call and not self._skip_closing():
             return ""
+        held_at = self._num_pushed - len(self._held)
         start = self._held.find(self._opening) if self._opening else -1
         if start >= 0:
             before, rest = self._held[:start], self._held[start + len(self._opening) :]
-            self._add_content(before)
-            self._call, self._raw, self._held, self._space = JsonCall(), self._opening, "", ""
+            self._add_content(before, held_at)
+            self._call, self._raw, self._held = JsonCall(), self._opening, ""
             return rest
         certain = len(self._held) - _overlap(self._held, self._opening)
-        self._add_content(self._held[:certain])
+        self._add_content(self._held[:certain], held_at)
         self._held = self._held[certain:]
         return ""
 
     def _skip_closing(self) -> bool:
-        """Drop white space and the closing behind a call; False while it may still come."""
-        self._held = self._held.lstrip()
-        if not self._held.startswith(self._closing) and self._closing.startswith(self._held):
-            return False
-        self._held = self._held.removeprefix(self._closing)
+        """Drop the closing behind a call and white space before it; False while it may still come."""
+        if self._closing:
+            self._held = self._held.lstrip()
+            if not self._held.startswith(self._closing) and self._closing.startswith(self._held):
+                return False
+            self._held = self._held.removeprefix(self._closing)
         self._is_behind_call = False
         return True
 
@@ -113,34 +118,34 @@ class ToolCallParser:
             elif not was_named:
                 self._pieces.append(CallBegin(self.num_calls, call.name))
                 self.num_calls += 1
-                self._raw = ""
+                self._raw = self._space = ""
             if call.state in ("complete", "broken"):
                 self._pass_on(call)
-                return self._end_call(call) + text[position:]
+                return self._end_call(call, text[position:])
         self._pass_on(call)
         return ""
 
-    def _end_call(self, call: JsonCall) -> str:
-        """Go back to text; what turned out to be none of a call is returned, its opening is content."""
+    def _end_call(self, call: JsonCall, rest: str) -> str:
+        """Go back to text before `rest`; what turned out to be none of a call is read again, its opening is content."""
         self._call = None
         if call.name is not None:
             self._is_behind_call, self._has_content = True, False
-            return ""
+            return rest
         raw, self._raw = self._raw, ""
-        self._add_content(raw[: len(self._opening)])
-        return raw[len(self._opening) :]
+        self._add_content(raw[: len(self._opening)], self._num_pushed - len(rest) - len(raw))
+        return raw[len(self._opening) :] + rest
 
     def _pass_on(self, call: JsonCall) -> None:
         if arguments := call.take_arguments():
             self._pieces.append(CallArguments(self.num_calls - 1, arguments))
 
-    def _add_content(self, text: str) -> None:
+    def _add_content(self, text: str, start: int) -> None:
         """Content; white space waits for other text, so that none stands alone around calls."""
-        text = self._space + text
+        start, text = start - len(self._space), self._space + text
         if self._has_content or text.strip():
             self._space, self._has_content = "", True
             if text:
-                self._pieces.append(Content(text))
+                self._pieces.append(Content(text, start))
         else:
             self._space = text
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from openai.types.responses import ToolParam
 
 from chatserve.errors import GenerationError
-from tests.server.harness import ARGUMENTS, Served, eventually
+from tests.server.harness import ARGUMENTS, CALL, Served, eventually, serve_fake
 
 Start = Callable[..., Served]
 
@@ -187,6 +187,42 @@ def test_logprobs(served: Served) -> None:
     part = respond(served, **given).json()["output"][0]["content"][0]
     assert "".join(item["token"] for item in part["logprobs"][:6]) == "Hello!"
     assert all(len(item["top_logprobs"]) == 2 for item in part["logprobs"])
+
+
+LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 1, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def speaking() -> Iterator[Served]:
+    """Says characters of several tokens, and a broken one at the end."""
+    with serve_fake("Hallo 🦙 wélt DEF".encode() + b"\xf0") as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"stop": ["DEX"]}, {"stop": ["wé"]}, {"stop": ["t DEF"]}, {"max_tokens": 8}, {"decoder": "beam"}]
+)
+def test_log_probabilities_of_all_tokens(speaking: Served, fields: dict[str, Any]) -> None:
+    """Those of the chat's answer, the end token's among them; a stream brings the same."""
+    chat = speaking.chat(temperature=0, logprobs=True, top_logprobs=1, **fields).json()["choices"][0]
+    expected = [(item["token"], item["bytes"]) for item in chat["logprobs"]["content"]]
+    part = respond(speaking, **LOGPROBS, **fields).json()["output"][0]["content"][0]
+    assert part["text"] == chat["message"]["content"]
+    assert [(item["token"], item["bytes"]) for item in part["logprobs"]] == expected
+    events = named_events(respond(speaking, **LOGPROBS, **fields, stream=True).content)
+    streamed = [item for name, body in events if name == "output_text.delta" for item in body["logprobs"]]
+    assert streamed == part["logprobs"]
+    assert next(body["logprobs"] for name, body in events if name == "output_text.done") == part["logprobs"]
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "beam"])
+def test_log_probabilities_beside_calls_are_those_of_the_text(start_server: Start, decoder: str) -> None:
+    served = start_server(f"Lét <me> {CALL}\n{CALL} and 🦙")
+    answer = respond(served, **LOGPROBS, tools=TOOLS, decoder=decoder).json()
+    texts = [item["content"][0] for item in answer["output"] if item["type"] == "message"]
+    assert [text["text"] for text in texts] == ["Lét <me> ", " and 🦙"]
+    for text in texts:
+        assert b"".join(bytes(item["bytes"]) for item in text["logprobs"]) == text["text"].encode()
 
 
 def test_a_conversation(served: Served) -> None:

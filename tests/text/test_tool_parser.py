@@ -25,13 +25,14 @@ def parse(text: str, *cuts: int, opening: str = OPEN, max_calls: int | None = No
     return pieces + parser.finish()
 
 
-def joined(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]]]:
-    """Content and calls; checks that arguments follow the beginning of their call."""
+def joined(pieces: list[Piece], text: str) -> tuple[str, list[tuple[str, str]]]:
+    """Content and calls of that text; checks that arguments follow the beginning of their call, and places."""
     content = ""
     calls: list[tuple[str, str]] = []
     for piece in pieces:
         if isinstance(piece, Content):
             assert piece.text
+            assert text.startswith(piece.text, piece.start)
             content += piece.text
         elif isinstance(piece, CallBegin):
             assert piece.index == len(calls)
@@ -68,6 +69,7 @@ WEATHER_CALL = ("weather", '{"city": "Paris", "days": [1, 2]}')
         (f'{OPEN}{{"name": "f", "arguments": {{"a": 1', "", [("f", '{"a": 1')]),
         (f"{OPEN} is how calls begin", f"{OPEN} is how calls begin", []),
         (f"{OPEN}{{}}{CLOSE}", f"{OPEN}{{}}{CLOSE}", []),
+        (f"\n {OPEN}[1]", f"\n {OPEN}[1]", []),
         (f'{OPEN}{{"name": 5}}{CLOSE}', f'{OPEN}{{"name": 5}}{CLOSE}', []),
         (f'{OPEN}{{"name": }}', f'{OPEN}{{"name": }}', []),
         (f'{OPEN}{{"na', f'{OPEN}{{"na', []),
@@ -77,8 +79,8 @@ WEATHER_CALL = ("weather", '{"city": "Paris", "days": [1, 2]}')
     ],
 )
 def test_what_is_found(text: str, content: str, calls: list[tuple[str, str]]) -> None:
-    assert joined(parse(text)) == (content, calls)
-    assert joined(parse(text, *range(1, len(text)))) == (content, calls)
+    assert joined(parse(text), text) == (content, calls)
+    assert joined(parse(text, *range(1, len(text))), text) == (content, calls)
 
 
 @pytest.mark.parametrize(
@@ -88,17 +90,19 @@ def test_what_is_found(text: str, content: str, calls: list[tuple[str, str]]) ->
         (f"\n{WEATHER}\n", "", [WEATHER_CALL]),
         ('{"city": "Paris"}', '{"city": "Paris"}', []),
         ("Hello {there}", "Hello {there}", []),
+        (f"{WEATHER}\n\nThen text", "\n\nThen text", [WEATHER_CALL]),
+        (f"{WEATHER}\u2028Then text", "\u2028Then text", [WEATHER_CALL]),
         (f"Look: {WEATHER}", f"Look: {WEATHER}", []),
     ],
 )
 def test_a_call_that_is_the_whole_answer(text: str, content: str, calls: list[tuple[str, str]]) -> None:
-    assert joined(parse(text, opening="")) == (content, calls)
-    assert joined(parse(text, *range(1, len(text)), opening="")) == (content, calls)
+    assert joined(parse(text, opening=""), text) == (content, calls)
+    assert joined(parse(text, *range(1, len(text)), opening=""), text) == (content, calls)
 
 
 def test_further_calls_can_be_dropped() -> None:
     text = f"Hm. {OPEN}{WEATHER}{CLOSE}\n{OPEN}{WEATHER}{CLOSE} the end"
-    assert joined(parse(text, max_calls=1)) == ("Hm. ", [WEATHER_CALL])
+    assert joined(parse(text, max_calls=1), text) == ("Hm. ", [WEATHER_CALL])
 
 
 def test_arguments_are_passed_on_as_they_come() -> None:
@@ -123,7 +127,7 @@ def test_any_calls_cut_anywhere(calls: list[tuple[str, dict[str, Any]]], before:
         f"{OPEN}\n{json.dumps({'name': name, 'arguments': given}, ensure_ascii=False)}\n{CLOSE}"
         for name, given in calls
     )
-    content, found = joined(parse(text, *(min(cut, len(text)) for cut in cuts)))
+    content, found = joined(parse(text, *(min(cut, len(text)) for cut in cuts)), text)
     assert [(name, json.loads(given)) for name, given in found] == calls
     assert content == (before if before.strip() or not calls else "")
 
@@ -131,7 +135,34 @@ def test_any_calls_cut_anywhere(calls: list[tuple[str, dict[str, Any]]], before:
 @given(st.text('{}[]":,\\ nameargumts<tool_cal>/1', max_size=80), st.lists(st.integers(0, 80), max_size=5))
 def test_nonsense_is_not_lost_and_cuts_do_not_matter(text: str, cuts: list[int]) -> None:
     text = OPEN + text
-    whole = joined(parse(text))
-    assert joined(parse(text, *(min(cut, len(text)) for cut in cuts))) == whole
+    whole = joined(parse(text), text)
+    assert joined(parse(text, *(min(cut, len(text)) for cut in cuts)), text) == whole
+    if not whole[1]:
+        assert whole[0] == text
+
+
+fragments = st.sampled_from(
+    [OPEN, CLOSE, WEATHER, '{"name": "f"}', "<tool", "_call>", "{", "}", '"', "\\", '"arguments": 1', ","]
+    + ["\n", " ", "\u2028", "text", "<", "é🦙"]
+)
+
+
+@given(
+    st.lists(fragments, max_size=10).map("".join),
+    st.lists(st.integers(0, 200), max_size=8),
+    st.sampled_from([(OPEN, CLOSE), (OPEN, ""), ("", "")]),
+    st.sampled_from([None, 1, 2]),
+)
+def test_cuts_do_not_matter_in_any_format(
+    text: str, cuts: list[int], around: tuple[str, str], max_calls: int | None
+) -> None:
+    def read(*bounds: int) -> tuple[str, list[tuple[str, str]]]:
+        parser = ToolCallParser(*around, max_calls=max_calls)
+        pieces = [piece for start, stop in itertools.pairwise(bounds) for piece in parser.push(text[start:stop])]
+        return joined(pieces + parser.finish(), text)
+
+    whole = read(0, len(text))
+    assert read(0, *sorted(min(cut, len(text)) for cut in cuts), len(text)) == whole
+    assert read(*range(len(text) + 1)) == whole
     if not whole[1]:
         assert whole[0] == text
