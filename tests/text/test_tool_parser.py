@@ -142,8 +142,10 @@ def test_nonsense_is_not_lost_and_cuts_do_not_matter(text: str, cuts: list[int])
 
 
 fragments = st.sampled_from(
-    [OPEN, CLOSE, WEATHER, '{"name": "f"}', "<tool", "_call>", "{", "}", '"', "\\", '"arguments": 1', ","]
-    + ["\n", " ", "\u2028", "text", "<", "é🦙"]
+    [
+        *(OPEN, CLOSE, WEATHER, '{"name": "f"}', "<tool", "_call>", '"arguments": 1', "text", "é🦙"),
+        *("{", "}", '"', "\\", ",", "<", "\n", " ", "\u2028"),
+    ]
 )
 
 
