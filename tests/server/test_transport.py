@@ -248,14 +248,16 @@ def test_a_huge_prompt_delays_nobody(start_server: Start) -> None:
     for thread in others:
         thread.start()
     assert eventually(lambda: served.stat("requests_running") == 1)
+    begun = time.perf_counter()
     response = served.chat(messages=[{"role": "user", "content": "all work and no play " * 238_000}])
+    took = time.perf_counter() - begun
     done.set()
     for thread in others:
         thread.join()
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
-    assert max(latencies) < 0.5, latencies
-    assert max(gaps) < 0.5
+    assert max(latencies) < took / 2, latencies
+    assert max(gaps) < took / 2
 
 
 def test_an_answer_that_takes_longer_than_its_timeout_is_a_504_or_an_error_frame(start_server: Start) -> None:
