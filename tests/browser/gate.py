@@ -33,6 +33,10 @@ class Gate:
             self._num_allowed += num_steps
             self._condition.notify_all()
 
+    def allow_up_to(self, num_steps: int) -> None:
+        """Let the model take this many steps in all."""
+        self.allow(max(0.0, num_steps - self.num_steps - self._num_allowed))
+
     def open(self) -> None:
         """Let the model run freely."""
         self.allow(math.inf)

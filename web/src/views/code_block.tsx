@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { copyText } from "../lib/clipboard";
 import type { Highlighter } from "./highlighted_code";
-import { Icon } from "./icon";
+import { IconButton } from "./icon_button";
 
 interface CodeBlockProps {
   source: string;
@@ -60,15 +60,11 @@ export function CopyButton({ text, label }: { text: string | (() => string); lab
     setTimeout(() => setCopied(false), 1500);
   };
   return (
-    <button
-      type="button"
-      class="icon-button small"
-      onClick={copy}
-      aria-label={isCopied ? "Copied" : label}
-      title={label}
-      data-testid="copy"
-    >
-      <Icon name={isCopied ? "check" : "copy"} />
-    </button>
+    <IconButton
+      icon={isCopied ? "check" : "copy"}
+      label={isCopied ? "Copied" : label}
+      testId="copy"
+      onClick={() => void copy()}
+    />
   );
 }

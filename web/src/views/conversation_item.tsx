@@ -5,7 +5,7 @@ import { isComposing } from "../lib/keyboard";
 import { exportName, saveFile } from "../lib/save_file";
 import { useApp } from "../state/app";
 import type { ConversationHead } from "../state/storage";
-import { Icon } from "./icon";
+import { IconButton } from "./icon_button";
 
 export function ConversationItem({ head }: { head: ConversationHead }) {
   const { store, library, panels } = useApp();
@@ -46,36 +46,14 @@ export function ConversationItem({ head }: { head: ConversationHead }) {
         </span>
       ) : (
         <span class="conversation-actions">
-          <button
-            type="button"
-            class="icon-button small"
-            aria-label={`Export ${head.title}`}
-            title="Export"
-            data-testid="export-one"
+          <IconButton
+            icon="download"
+            label={`Export ${head.title}`}
+            testId="export-one"
             onClick={() => void library.exportText([head.id]).then((text) => saveFile(exportName(head.title), text))}
-          >
-            <Icon name="download" />
-          </button>
-          <button
-            type="button"
-            class="icon-button small"
-            aria-label={`Rename ${head.title}`}
-            title="Rename"
-            data-testid="rename"
-            onClick={() => setRenaming(true)}
-          >
-            <Icon name="edit" />
-          </button>
-          <button
-            type="button"
-            class="icon-button small"
-            aria-label={`Delete ${head.title}`}
-            title="Delete"
-            data-testid="delete"
-            onClick={() => setAsking(true)}
-          >
-            <Icon name="trash" />
-          </button>
+          />
+          <IconButton icon="edit" label={`Rename ${head.title}`} testId="rename" onClick={() => setRenaming(true)} />
+          <IconButton icon="trash" label={`Delete ${head.title}`} testId="delete" onClick={() => setAsking(true)} />
         </span>
       )}
     </li>

@@ -6,6 +6,7 @@ import { useApp } from "../state/app";
 import type { ConversationHead } from "../state/storage";
 import { ConversationItem } from "./conversation_item";
 import { Icon } from "./icon";
+import { IconButton } from "./icon_button";
 import { TransferButtons } from "./transfer_buttons";
 
 export function ConversationList() {
@@ -24,19 +25,17 @@ export function ConversationList() {
           <Brand />
           chatserve
         </span>
-        <button
-          type="button"
-          class="icon-button"
-          aria-label="New chat"
-          title="New chat (Alt+N)"
-          data-testid="new-chat"
+        <IconButton
+          icon="add"
+          label="New chat"
+          shortcut="Alt+N"
+          testId="new-chat"
+          isLarge
           onClick={() => {
             store.newChat();
             panels.afterPick();
           }}
-        >
-          <Icon name="add" />
-        </button>
+        />
       </div>
       <label class="search">
         <Icon name="search" />

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
-import { Icon } from "./icon";
+import { IconButton } from "./icon_button";
 
 interface DialogProps {
   title: string;
@@ -37,9 +37,7 @@ export function Dialog({ title, onClose, testId, children }: DialogProps) {
       <div class="dialog-body">
         <header>
           <h2 id={id}>{title}</h2>
-          <button type="button" class="icon-button" aria-label="Close" onClick={onClose}>
-            <Icon name="close" />
-          </button>
+          <IconButton icon="close" label="Close" shortcut="Esc" testId="close-dialog" isLarge onClick={onClose} />
         </header>
         {children}
       </div>

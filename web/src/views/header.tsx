@@ -2,6 +2,7 @@
 
 import { useApp } from "../state/app";
 import { Icon } from "./icon";
+import { IconButton } from "./icon_button";
 
 export function Header() {
   const { store, server, panels } = useApp();
@@ -9,17 +10,15 @@ export function Header() {
   const side = panels.side.value;
   return (
     <header class="header">
-      <button
-        type="button"
-        class="icon-button"
-        aria-label="Conversation list"
-        aria-expanded={panels.hasList.value}
-        title="Conversation list (Alt+L)"
-        data-testid="toggle-list"
+      <IconButton
+        icon="list"
+        label="Conversation list"
+        shortcut="Alt+L"
+        testId="toggle-list"
+        isLarge
+        isExpanded={panels.hasList.value}
         onClick={() => panels.toggleList()}
-      >
-        <Icon name="list" />
-      </button>
+      />
       <div class="header-title">
         <h1 data-testid="title">{store.current.value.title}</h1>
         <p class="subtle" data-testid="model">
@@ -49,18 +48,16 @@ export function Header() {
         <Icon name="chip" />
         <span class="chip-label">Engine</span>
       </button>
-      <button
-        type="button"
-        class="icon-button"
-        aria-label="Keyboard shortcuts"
-        title="Keyboard shortcuts (?)"
-        data-testid="open-help"
+      <IconButton
+        icon="help"
+        label="Keyboard shortcuts"
+        shortcut="?"
+        testId="open-help"
+        isLarge
         onClick={() => {
           panels.hasHelp.value = true;
         }}
-      >
-        <Icon name="help" />
-      </button>
+      />
     </header>
   );
 }

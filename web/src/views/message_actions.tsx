@@ -6,7 +6,7 @@ import { type Message, siblingAt } from "../state/conversation";
 import { decodeRate } from "../state/progress";
 import type { AnswerMode } from "./answer_content";
 import { CopyButton } from "./code_block";
-import { Icon, type IconName } from "./icon";
+import { IconButton } from "./icon_button";
 
 interface MessageActionsProps {
   message: Message;
@@ -33,29 +33,32 @@ export function MessageActions(props: MessageActionsProps) {
           {message.content !== "" && (
             <CopyButton text={message.content} label={isAnswer ? "Copy answer" : "Copy message"} />
           )}
-          <Action
+          <IconButton
             icon="edit"
             label={isAnswer ? "Edit answer" : "Edit and ask again"}
             testId="edit"
+            isIdleOnly
             isDisabled={isBusy}
             onClick={() => {
               panels.editing.value = message.id;
             }}
           />
           {isAnswer && (
-            <Action
+            <IconButton
               icon="refresh"
               label="Regenerate"
               testId="regenerate"
+              isIdleOnly
               isDisabled={isBusy}
               onClick={() => actions.regenerate(message)}
             />
           )}
           {canContinue && (
-            <Action
+            <IconButton
               icon="play"
               label="Continue"
               testId="continue"
+              isIdleOnly
               isDisabled={isBusy}
               onClick={() => void actions.continueAnswer(message)}
             />
@@ -79,10 +82,11 @@ function Versions({ message, place, numSiblings, isBusy }: MessageActionsProps) 
   };
   return (
     <span class="versions" role="group" aria-label="Versions" data-testid="versions">
-      <Action
+      <IconButton
         icon="back"
         label="Previous version"
         testId="previous"
+        isIdleOnly
         isDisabled={isBusy || place === 0}
         onClick={() => go(-1)}
       />
@@ -92,10 +96,11 @@ function Versions({ message, place, numSiblings, isBusy }: MessageActionsProps) 
         <span class="visually-hidden"> of </span>
         {numSiblings}
       </span>
-      <Action
+      <IconButton
         icon="forward"
         label="Next version"
         testId="next"
+        isIdleOnly
         isDisabled={isBusy || place === numSiblings - 1}
         onClick={() => go(1)}
       />
@@ -143,10 +148,11 @@ function CompareAgain({ message, isBusy }: { message: Message; isBusy: boolean }
   const inGroup = Object.values(store.current.value.messages).filter(({ group }) => group === message.group);
   if (inGroup.length < 2) return null;
   return (
-    <Action
+    <IconButton
       icon="columns"
       label="Compare the candidates again"
       testId="compare"
+      isIdleOnly
       isDisabled={isBusy}
       onClick={() => actions.compare(message)}
     />
@@ -167,30 +173,5 @@ function Figures({ message }: { message: Message }) {
     <span class="figures" data-testid="figures">
       {figures.filter(Boolean).join(" · ")}
     </span>
-  );
-}
-
-interface ActionProps {
-  icon: IconName;
-  label: string;
-  testId: string;
-  /** Given for what cannot be done while an answer is written. */
-  isDisabled?: boolean;
-  onClick: () => void;
-}
-
-export function Action({ icon, label, testId, isDisabled, onClick }: ActionProps) {
-  return (
-    <button
-      type="button"
-      class={isDisabled === undefined ? "icon-button small" : "icon-button small idle-only"}
-      aria-label={label}
-      title={label}
-      data-testid={testId}
-      disabled={isDisabled}
-      onClick={onClick}
-    >
-      <Icon name={icon} />
-    </button>
   );
 }

@@ -1,7 +1,7 @@
 /** Lines above the chat about what does not work: the storage, the server, a missing key. */
 
-import { useState } from "preact/hooks";
-import { setApiKey } from "../api/http";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { apiKey, setApiKey } from "../api/http";
 import { useApp } from "../state/app";
 import { Icon } from "./icon";
 
@@ -31,20 +31,27 @@ export function Notices() {
 
 function KeyForm() {
   const { server } = useApp();
-  const [key, setKey] = useState("");
-  const submit = (event: Event) => {
+  const field = useRef<HTMLInputElement>(null);
+  const [isRefused, setRefused] = useState(apiKey() !== "");
+  useEffect(() => field.current?.focus(), []);
+  const submit = async (event: Event) => {
     event.preventDefault();
-    setApiKey(key.trim());
-    void server.refresh();
+    setRefused(false);
+    setApiKey(field.current?.value.trim() ?? "");
+    await server.refresh();
+    // With the right key this form is gone.
+    setRefused(true);
+    field.current?.select();
   };
   return (
     <form class="notice" onSubmit={submit} data-testid="key-form">
+      <Icon name="key" />
       <label>
-        This server wants an API key{" "}
-        <input type="password" autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} />
+        <span>{isRefused ? "The server refused this API key." : "This server wants an API key."}</span>
+        <input ref={field} class="field" type="password" autocomplete="off" required aria-invalid={isRefused} />
       </label>
       <button type="submit" class="button small">
-        Use it
+        Use this key
       </button>
     </form>
   );

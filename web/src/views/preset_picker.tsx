@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { useApp } from "../state/app";
 import type { ChatSettings } from "../state/settings";
-import { Icon } from "./icon";
+import { IconButton } from "./icon_button";
 
 interface PresetPickerProps {
   settings: ChatSettings;
@@ -48,15 +48,12 @@ export function PresetPicker({ settings, onChange }: PresetPickerProps) {
           Save as…
         </button>
         {isOwn && (
-          <button
-            type="button"
-            class="icon-button small"
-            aria-label={`Remove preset ${current.name}`}
-            data-testid="remove-preset"
+          <IconButton
+            icon="trash"
+            label={`Remove preset ${current.name}`}
+            testId="remove-preset"
             onClick={() => presets.remove(current.name)}
-          >
-            <Icon name="trash" />
-          </button>
+          />
         )}
       </div>
       {isNaming && (

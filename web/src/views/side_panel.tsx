@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
 import { useApp } from "../state/app";
-import { Icon } from "./icon";
+import { IconButton } from "./icon_button";
 
 interface SidePanelProps {
   title: string;
@@ -27,17 +27,16 @@ export function SidePanel({ title, testId, children }: SidePanelProps) {
         <h2 id={id} ref={heading} tabIndex={-1}>
           {title}
         </h2>
-        <button
-          type="button"
-          class="icon-button"
-          aria-label={`Close ${title}`}
-          data-testid="close-panel"
+        <IconButton
+          icon="close"
+          label={`Close ${title}`}
+          shortcut="Esc"
+          testId="close-panel"
+          isLarge
           onClick={() => {
             panels.side.value = null;
           }}
-        >
-          <Icon name="close" />
-        </button>
+        />
       </header>
       <div class="side-panel-body">{children}</div>
     </aside>
