@@ -100,7 +100,13 @@ class DeadlineError(GenerationError):
 
 
 class DecoderError(GenerationError):
-    """A decoder misused the API, raised, or returned without publishing a choice."""
+    """A decoder misused the API, raised, or returned without publishing a choice.
+
+    Attributes:
+        place: FILE:LINE in the decoder, where it is known; for the log and for authors, not for clients.
+    """
+
+    place: str | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="decoder_error")

@@ -21,7 +21,10 @@ class BeamParams(Params, frozen=True):
     ] = 1.0
     early_stopping: Annotated[
         bool | Literal["never"],
-        Meta(description="True: stop at `width` finished hypotheses; false: when no live one seems better; never: is."),
+        Meta(
+            description="When to stop. true: with `width` finished hypotheses; false: when no live one seems better;"
+            " never: when none can be."
+        ),
     ] = False
 
 

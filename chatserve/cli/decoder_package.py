@@ -7,9 +7,8 @@ import re
 import sys
 from pathlib import Path
 
+from chatserve.decoding.registry import NAME_PATTERN
 from chatserve.errors import RequestError
-
-NAME_PATTERN = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 
 _PYPROJECT = """\
 [build-system]

@@ -13,7 +13,10 @@ from chatserve.config import Config
 from chatserve.errors import RequestError
 
 if TYPE_CHECKING:
+    from chatserve.cli.decoder_check import Checkup
     from chatserve.decoding.registry import Decoder, DecoderInfo
+
+_PATIENCE_SECONDS = 2.0  # before a user is told what takes so long
 
 EXAMPLES = """\b
 Examples:
@@ -23,6 +26,20 @@ Examples:
   chatserve decoders new my-decoder
   chatserve decoders check my-decoder/my_decoder.py
 """
+
+
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "pattern": "matching {}",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+}
 
 
 @click.group(epilog=EXAMPLES, short_help="List, show, check and start decoders.")
@@ -62,14 +79,21 @@ def show_decoder(config: Config, name: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--params", "params_text", default="{}", metavar="JSON", help="Parameters to try the decoder with.")
 @click.option("--n", default=1, show_default=True, type=click.IntRange(min=1), help="Choices to ask it for.")
-def check(file: Path, params_text: str, n: int) -> None:
+@click.option("--ends-by-itself", is_flag=True, help="It is meant to end choices by rules of its own.")
+def check(file: Path, params_text: str, n: int, ends_by_itself: bool) -> None:
     """Check the decoders in FILE: import, name, parameters, and the conformance suite on a fake model.
 
     The exit code is 1 when anything is wrong.
     """
+    from chatserve.cli.decoder_check import Checkup
+
     params = _parse_params(params_text)
-    verdicts = [_report(decoder, params, n) for decoder in _decoders_in(file)]
-    if not all(verdicts):
+    decoders, is_well = _decoders_in(file)
+    if decoders:
+        _prepare()
+    for decoder in decoders:
+        is_well &= _report(decoder, Checkup(decoder, params, n, ends_by_itself))
+    if not is_well:
         raise SystemExit(1)
 
 
@@ -94,31 +118,49 @@ def _parse_params(text: str) -> dict[str, Any]:
     return params
 
 
-def _decoders_in(file: Path) -> list[Decoder]:
-    """The decoders of a file; raises RequestError for one that cannot be used. Installed ones are not loaded."""
+def _decoders_in(file: Path) -> tuple[list[Decoder], bool]:
+    """The decoders of a file that can be used, and whether these are all; says what is wrong with the others.
+
+    Installed ones are not loaded.
+    """
     from chatserve.decoding.registry import Registry
 
     registry = Registry()
     registry.load_file(str(file))
-    for info in registry.list():
+    infos = registry.list()
+    for info in infos:
         if info.reason is not None:
-            raise RequestError(f"{file}: {info.name} is broken: {info.reason}")
-    return [registry.get(info.name) for info in registry.list()]
+            click.echo(f"{file}: {info.name} is broken: {info.reason}", err=True)
+    usable = [registry.get(info.name) for info in infos if info.reason is None]
+    return usable, len(usable) == len(infos)
 
 
-def _report(decoder: Decoder, params: dict[str, Any], n: int) -> bool:
+def _prepare() -> None:
+    """Make ready what the checks need, and say what takes so long when it does."""
+    from threading import Timer
+
+    from chatserve.testing import VOCAB_SIZE
+    from chatserve.testing.trial import warm_up
+
+    text = "Compiling the sampling kernels, which takes a minute or two the first time ..."
+    notice = Timer(_PATIENCE_SECONDS, lambda: click.echo(text, err=True))
+    notice.daemon = True
+    notice.start()
+    try:
+        warm_up(VOCAB_SIZE)
+    finally:
+        notice.cancel()
+
+
+def _report(decoder: Decoder, checkup: Checkup) -> bool:
     """Check a decoder and print what is found; whether nothing is wrong."""
-    from chatserve.cli.decoder_check import check_decoder
-
     click.echo(f"{decoder.name}  (API {decoder.api})")
-    num_failed = 0
-    for finding in check_decoder(decoder, params, n):
-        num_failed += bool(finding.problem)
+    for finding in checkup.findings():
         click.echo(f"  {'FAILED' if finding.problem else 'ok    '}  {finding.title}")
         for line in finding.problem.splitlines():
             click.echo(f"            {line}")
-    click.echo(f"{decoder.name}: {f'{num_failed} checks failed' if num_failed else 'all is well'}")
-    return not num_failed
+    click.echo(f"{decoder.name}: {checkup.verdict()}")
+    return not checkup.num_failed
 
 
 def _load(config: Config) -> list[DecoderInfo]:
@@ -132,17 +174,36 @@ def _summary(info: DecoderInfo) -> str:
 
 
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
-    """The properties of a JSON Schema as msgspec writes it: the struct itself is behind a reference."""
-    definition = schema.get("$defs", {}).get(schema.get("$ref", "").rpartition("/")[2], schema)
-    properties: dict[str, Any] = definition.get("properties", {})
+    """The properties of a JSON Schema as msgspec writes it: structs and enums are behind references."""
+    definitions: dict[str, Any] = schema.get("$defs", {})
+
+    def resolved(part: Any) -> Any:
+        if isinstance(part, list):
+            return [resolved(item) for item in part]
+        if not isinstance(part, dict) or "$ref" not in part:
+            return {key: resolved(value) for key, value in part.items()} if isinstance(part, dict) else part
+        others = {key: value for key, value in part.items() if key != "$ref"}
+        return {**definitions[part["$ref"].rpartition("/")[2]], **others}
+
+    properties: dict[str, Any] = resolved(resolved(schema).get("properties", {}))
     return properties
 
 
 def _describe(schema: dict[str, Any]) -> str:
-    kind = schema.get("type") or " or ".join(str(option.get("type", "?")) for option in schema.get("anyOf", []))
-    words = [f"one of {', '.join(map(str, schema['enum']))}" if "enum" in schema else kind]
-    bounds = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    words += [f"{word} {schema[key]}" for key, word in bounds.items() if key in schema]
+    words = [_values(schema)]
     if "default" in schema:
-        words.append(f"default {schema['default']}")
+        words.append(f"default {json.dumps(schema['default'], ensure_ascii=False)}")
     return f"{', '.join(words)}.  {schema.get('description', '')}".rstrip()
+
+
+def _values(schema: dict[str, Any]) -> str:
+    """Which values a JSON Schema allows, in words; values themselves as JSON."""
+    if "anyOf" in schema:
+        return " or ".join(_values(option) for option in schema["anyOf"])
+    if "enum" in schema:
+        values = ", ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+        return values if len(schema["enum"]) == 1 else f"one of {values}"
+    kind = str(schema.get("type", "any value"))
+    if kind == "array" and schema.get("items"):
+        kind = f"array of {_values(schema['items'])}"
+    return ", ".join([kind, *(text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema)])

@@ -65,15 +65,22 @@ class SequenceGroup:
         self.rules = rules
         self.max_sequences = max_sequences
         self.live: dict[Sequence, None] = {}  # in order of creation
+        self.num_made = 0
         self.is_closed = False
 
     def register(self, sequence: Sequence) -> None:
         if len(self.live) >= self.max_sequences:
             raise DecoderError(f"more than max_sequences = {self.max_sequences} live sequences; free some")
         self.live[sequence] = None
+        self.num_made += 1
 
     def unregister(self, sequence: Sequence) -> None:
         self.live.pop(sequence, None)
+
+    def state(self) -> tuple[int, ...]:
+        """Numbers that are the same at two times only if no sequence was made, freed or changed between them."""
+        lengths = sum(len(sequence) for sequence in self.live)
+        return self.num_made, len(self.live), lengths, sum(sequence._version for sequence in self.live)
 
     def check_open(self) -> None:
         if self.is_closed:

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ import msgspec
 
 from chatserve.decoding.bounded_call import call_bounded
 from chatserve.decoding.context import Context
+from chatserve.decoding.places import place_of
 from chatserve.decoding.sequence import Sequence
 from chatserve.errors import ConfigError, RequestError
 
 API_VERSION = 1
+NAME_PATTERN = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 ENTRY_POINT_GROUP = "chatserve.decoders"
 IMPORT_TIMEOUT = 60.0
 DecoderFunction: TypeAlias = Callable[[Context, Sequence, Any], Coroutine[Any, Any, None]]
@@ -36,7 +39,7 @@ class Decoder:
     """A decoder as registered; call it for its coroutine.
 
     Attributes:
-        name: lower case with dashes.
+        name: lower case letters, digits and dashes.
         function: ``async def (ctx, prompt, params)``.
         params: its parameter struct.
         api: version of the decoder API it speaks.
@@ -55,6 +58,11 @@ class Decoder:
     @property
     def description(self) -> str:
         return inspect.getdoc(self.function) or ""
+
+    @property
+    def package(self) -> str:
+        """Where its code is: the first part of its module's name."""
+        return self.function.__module__.partition(".")[0]
 
     def make_params(self, given: dict[str, Any]) -> Params:
         """Validate parameters; raises RequestError that names the field, what was given and what is allowed."""
@@ -86,6 +94,9 @@ def decoder(
         api: version of this API that it was written for.
         sequences: most sequences it holds at once, from (params, n).
     """
+
+    if not isinstance(name, str):
+        raise TypeError('a decoder needs a name: use @decoder("name")')
 
     def register(function: DecoderFunction) -> Decoder:
         if not inspect.iscoroutinefunction(function):
@@ -154,14 +165,27 @@ class Registry:
         return registry
 
     def add(self, added: Decoder, *, distribution: str = "", version: str = "") -> None:
-        """Register a decoder; one whose API version is not spoken, or whose name is taken, is listed as broken."""
-        reason, name = None, added.name
+        """Register a decoder; one of another API version, or whose name is wrong or taken, is listed as broken."""
+        name = added.name
+        taken = self._entries.get(name)
         if added.api != API_VERSION:
             reason = f"speaks decoder API {added.api}; this chatserve speaks {API_VERSION}"
-        elif name in self._entries:
-            other = self._entries[name].distribution or "another file"
-            reason, name = f"the name {name!r} is taken by {other}", f"{name} ({distribution})"
-        self._entries[name] = _Entry(added if reason is None else None, distribution, version, reason)
+        elif not re.fullmatch(NAME_PATTERN, name):
+            reason = f"the name {name!r} must be lower case letters, digits and dashes, beginning with a letter"
+        elif taken is not None and taken.decoder is not None:
+            reason = f"the name {name!r} is taken by {taken.distribution or 'another file'}"
+        else:
+            if taken is not None:  # by a broken one
+                self._entries[f"{name} ({taken.distribution})"] = taken
+            self._entries[name] = _Entry(added, distribution, version)
+            return
+        self._add_broken(name, distribution, version, reason)
+
+    def _add_broken(self, name: str, distribution: str, version: str, reason: str) -> None:
+        """List what cannot be used, under a name that takes none away."""
+        if name in self._entries:
+            name = f"{name} ({distribution})"
+        self._entries[name] = _Entry(None, distribution, version, reason)
 
     def load_file(self, file: str) -> None:
         """Register the decoders in a Python file; one that cannot be used is listed as broken under the file's name."""
@@ -171,7 +195,7 @@ class Registry:
             if not found:
                 raise ValueError("holds no decoder (a function decorated with @decoder)")
         except Exception as error:  # as above
-            self._entries[Path(file).stem] = _Entry(None, file, "", _reason(error))
+            self._add_broken(Path(file).stem, file, "", _reason(error, _module_name(Path(file))))
         else:
             for value in found:
                 self.add(value, distribution=file)
@@ -200,13 +224,14 @@ class Registry:
             if not isinstance(loaded, Decoder):
                 raise TypeError(f"{entry_point.value} is not a decoder (a function decorated with @decoder)")
         except Exception as error:  # a stranger's code may raise anything while it is imported
-            self._entries[entry_point.name] = _Entry(None, distribution, version, _reason(error))
+            reason = _reason(error, entry_point.value.partition(":")[0])
+            self._add_broken(entry_point.name, distribution, version, reason)
         else:
             self.add(loaded, distribution=distribution, version=version)
 
 
 def _import_file(path: Path) -> Any:
-    name = f"chatserve_decoder_file_{path.stem}"
+    name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise FileNotFoundError(f"no Python file at {path}")
@@ -216,8 +241,14 @@ def _import_file(path: Path) -> Any:
     return module
 
 
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _module_name(path: Path) -> str:
+    return f"chatserve_decoder_file_{path.stem}"
+
+
+def _reason(error: Exception, module: str) -> str:
+    """What an import raised, and at which line of the plugin."""
+    place = place_of(error, module.partition(".")[0])
+    return f"{type(error).__name__}: {error}" + (f" ({Path(place).name})" if place else "")
 
 
 def _info(name: str, entry: _Entry) -> DecoderInfo:

@@ -21,6 +21,7 @@ from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import checked_wants
 from chatserve.engine.batching import BatchBuilder, num_rows, row_owners
+from chatserve.engine.decoder_failure import decoder_failure
 from chatserve.engine.generation import Delta, GenerationRequest
 from chatserve.engine.named_prefixes import NamedPrefixes
 from chatserve.engine.plain_draws import read_draws
@@ -42,7 +43,6 @@ from chatserve.models.runner import Runner
 from chatserve.text import Vocabulary
 
 _log = logging.getLogger("chatserve.engine")
-_LONGEST_MESSAGE = 1000  # characters of a plugin's exception that a client is shown
 
 
 class Engine:
@@ -126,10 +126,11 @@ class Engine:
             self._release(request)
             raise
         except BaseException as error:  # a plugin may raise anything, SystemExit and CancelledError included
+            failure = error if is_users_interrupt(error) else decoder_failure(error, request)
             self._release(request)
-            if is_users_interrupt(error):
+            if failure is error:
                 raise
-            raise _as_generation_error(error, request) from error
+            raise failure from error
         if not request.is_finished:
             self.scheduler.add(request)
             if request.given.timeout is not None:
@@ -298,7 +299,7 @@ class Engine:
         except BaseException as error:  # as above
             if is_users_interrupt(error):
                 raise
-            self.fail(request, _as_generation_error(error, request))
+            self.fail(request, decoder_failure(error, request))
 
     def _resume(self, request: Request, answers: list[object] | None) -> None:
         """Step the coroutine until it awaits rows, has ended, or all choices are finished; emit what is new."""
@@ -313,8 +314,8 @@ class Engine:
             if request.num_open == 0:
                 self._finish(request)
                 return
-            if request.num_rows > request.max_rows or request.num_awaits > request.max_rows:
-                raise DecoderError(f"the decoder asked for more than {request.max_rows} rows without coming to an end")
+            if request.num_rows > request.max_rows or request.num_awaits >= request.next_check:
+                request.check_progress(wants)
             request.begin_await(wants)
             if request.draw is not None or request.tasks:
                 return
@@ -392,18 +393,6 @@ class Engine:
         self.scheduler.remove(request)
         self.requests.pop(request, None)
         self._timed.pop(request, None)
-
-
-def _as_generation_error(error: BaseException, request: Request) -> GenerationError:
-    """What the client sees of an exception that came out of a decoder."""
-    if isinstance(error, GenerationError):
-        return error
-    _log.error("request %s: its decoder raised", request.given.request_id, exc_info=error)
-    try:
-        text = str(error)[:_LONGEST_MESSAGE]
-    except BaseException:  # a plugin's own exception class may raise even here
-        text = "(its text cannot be shown)"
-    return DecoderError(f"the decoder raised {type(error).__name__}: {text}")
 
 
 def _continues(source: Sequence, samples: list[Sample]) -> bool:

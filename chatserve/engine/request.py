@@ -7,16 +7,20 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from chatserve.decoding.context import Context
+from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.group import SequenceGroup
 from chatserve.decoding.randomness import MASK
+from chatserve.decoding.registry import Decoder
 from chatserve.decoding.sequence import ForkPoint, Sequence
-from chatserve.decoding.wants import SampleWant, Want
+from chatserve.decoding.wants import SampleWant, ScoreWant, Want
 from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken, Usage
 from chatserve.engine.output import ChoiceOutput
 from chatserve.engine.plain_draws import as_plain_draw
 from chatserve.engine.rows import PendingWant, RowTask, expand
 from chatserve.engine.sampler import Processing
 from chatserve.errors import ChatserveError
+
+AWAITS_BETWEEN_CHECKS = 256
 
 Listener: TypeAlias = Callable[["Delta | ChatserveError | None"], None]
 
@@ -32,11 +36,13 @@ class Request:
         pending: wants of the current await.
         num_sequences: most sequences the decoder said it would hold at once.
         num_rows: logits rows answered so far.
-        max_rows: more rows than any sensible search asks for; ends decoders that forgot to append or to check `ended`.
+        max_rows: more rows than any sensible search asks for; ends decoders that never come to an end.
         num_top: alternatives that the client wants with each token.
         is_finished: ended, for whatever reason; everything is released.
         listener: called with each Delta, then once with None or the error that ended the request.
+        next_check: number of awaits at which `check_progress` is due.
         decoder_name: of the decoder that drives it.
+        decoder_package: the package of that decoder's code.
         submitted_at, admitted_at: `time.monotonic` at submission and when it first ran (None before).
     """
 
@@ -48,10 +54,11 @@ class Request:
         num_sequences: int,
         listener: Listener,
         arrival: int,
-        decoder_name: str,
+        decoder: Decoder,
     ) -> None:
         self.given = given
-        self.decoder_name = decoder_name
+        self.decoder_name = decoder.name
+        self.decoder_package = decoder.package
         self.group = group
         self.processing = processing
         self.num_sequences = num_sequences
@@ -74,6 +81,8 @@ class Request:
         self.num_awaits = 0
         self.num_rows = 0
         self.max_rows = 1024 + 2 * len(tokens) + 16 * num_sequences * group.rules.max_tokens
+        self.next_check = 0
+        self._state: tuple[int, ...] | None = None  # of the sequences, when progress was last checked
         self.num_top = given.sampling.top_logprobs or 0
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
@@ -106,6 +115,22 @@ class Request:
         self.draw = None if self.num_top else as_plain_draw(wants)
         if self.draw is None:
             self.pending, self.tasks = expand(wants, self.num_top)
+
+    def check_progress(self, wants: tuple[Want[Any], ...]) -> None:
+        """Look whether the decoder gets anywhere; due before an await at `next_check`, and beyond `max_rows`.
+
+        Raises DecoderError when it asked for too many rows, or for rows of the same sequences again and again. Scoring
+        one text after another behind a prompt is no such thing.
+        """
+        if max(self.num_rows, self.num_awaits) > self.max_rows:
+            raise DecoderError(
+                f"the decoder asked for more than {self.max_rows} rows without coming to an end;"
+                " does it append what it gets, and look at `ended`?"
+            )
+        state = self.group.state()
+        if state == self._state and not any(isinstance(want, ScoreWant) for want in wants):
+            raise DecoderError(f"{AWAITS_BETWEEN_CHECKS} awaits in which no sequence changed: was `append` forgotten?")
+        self._state, self.next_check = state, self.num_awaits + AWAITS_BETWEEN_CHECKS
 
     def take_apart(self) -> None:
         """Let the current await go the general way."""

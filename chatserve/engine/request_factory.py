@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import random
 from collections.abc import Coroutine
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from chatserve.config import PolicyName, Preemption
 from chatserve.decoding.context import Context
 from chatserve.decoding.group import Rules, SequenceGroup
+from chatserve.decoding.places import place_of
 from chatserve.decoding.randomness import derive_seed
 from chatserve.decoding.registry import Decoder, Registry
 from chatserve.decoding.samples import Sample
@@ -36,6 +38,7 @@ from chatserve.text import StopMatcher, Vocabulary
 if TYPE_CHECKING:
     from chatserve.text.grammar_state import GrammarState
 
+_log = logging.getLogger("chatserve.engine")
 _EXTRA_PROMPTS = 1 << 40  # number of the first `Context.sequence` prompt among the forks a seed is derived for
 
 
@@ -94,7 +97,7 @@ class RequestFactory:
         grammar = self._grammar_state(given)
         processing = Processing(given.sampling, group.rules.end_token_ids, grammar)
         self._num_made += 1
-        request = Request(given, group, processing, num_sequences, listener, self._num_made, decoder.name)
+        request = Request(given, group, processing, num_sequences, listener, self._num_made, decoder)
         self._start(request, decoder, params)
         if grammar is not None:
             request.listener = _checked_by(grammar, request, listener)
@@ -150,7 +153,10 @@ class RequestFactory:
         except BaseException as error:  # a plugin's own code may raise anything
             if is_users_interrupt(error):
                 raise
-            raise DecoderError(f"decoder {decoder.name!r}: its `sequences` function failed: {error!r}") from error
+            _log.error("the `sequences` function of decoder %s failed", decoder.name, exc_info=error)
+            failure = DecoderError(f"decoder {decoder.name!r}: its `sequences` function failed: {error!r}")
+            failure.place = place_of(error, decoder.package)
+            raise failure from error
 
 
 class _Host:

@@ -43,9 +43,11 @@ class DecoderConformance:
         sampling: further fields of `Sampling` for all requests.
         prompt: what is completed; printable ASCII.
         max_tokens: length of the answers.
-        ends_by_itself: the decoder ends choices by rules of its own (`Context.finish`) beside the request's.
+        ends_by_itself: the decoder ends choices by rules of its own beside the request's: it calls `Context.finish`,
+            or returns.
         choices_differ: with n > 1, not all choices are the same.
         num_seeds: seeds, and so random models, that each test tries.
+        decoder_timeout: seconds that the decoder may take between two awaits; a busy machine may stall it for one.
     """
 
     decoder: ClassVar[Decoder]
@@ -57,6 +59,7 @@ class DecoderConformance:
     ends_by_itself: ClassVar[bool] = False
     choices_differ: ClassVar[bool] = True
     num_seeds: ClassVar[int] = 2
+    decoder_timeout: ClassVar[float] = 3.0
 
     def prepare(self, engine: TrialEngine) -> None:
         """Called with each new engine before its first request, to register what the decoder needs."""
@@ -86,7 +89,7 @@ class DecoderConformance:
             else:
                 while engine.step():
                     pass
-                record.answers()
+                self._check_answered(record, n)
             engine.check_empty()
 
     def test_it_holds_no_more_sequences_than_it_declares(self) -> None:
@@ -94,10 +97,11 @@ class DecoderConformance:
         declared = self.decoder.num_sequences(self.decoder.make_params(self.params), self.n)
         for seed in self._seeds():
             engine = self._engine(seed)
-            engine.start(self._request(seed))
+            record = engine.start(self._request(seed))
             while engine.step():
                 held = int(engine.stats()["sequences"])
                 assert held <= declared, f"{held} sequences are held; the decorator's `sequences` says {declared}"
+            record.answers()
 
     # determinism
 
@@ -283,7 +287,8 @@ class DecoderConformance:
             engine = self._engine(failures={index: RuntimeError("no more")})
             [failed] = engine.run(request)
             assert isinstance(failed.error, GenerationError), f"the model failed in step {index}, it got no error"
-            assert failed.error.code == "model_error", f"the decoder hid the model's failure: {failed.error}"
+            if failed.error.code != "model_error":
+                raise AssertionError(f"the decoder hid the model's failure: {failed.error}") from failed.error
             [again] = engine.run(request)
             self._compare(again, request)
 
@@ -317,6 +322,7 @@ class DecoderConformance:
         failures: dict[int, Exception] | None = None,
         **limits: Any,
     ) -> TrialEngine:
+        limits = {"decoder_timeout": self.decoder_timeout, **limits}
         engine = TrialEngine([self.decoder, neighbour], model or random_model(seed), failures=failures, **limits)
         self.prepare(engine)
         return engine
@@ -336,8 +342,8 @@ class DecoderConformance:
         """The answers of a run alone, on a model of its own, checked against the request's rules."""
         [record] = self._engine(model=random_model(seed, letters, end_bias)).run(request)
         answers = record.answers()
-        for answer in answers:
-            self._check_rules(answer, request.sampling)
+        for choice, answer in enumerate(answers):
+            self._check_rules(answer, request.sampling, choice in record.left_open)
         return answers
 
     def _expected(self, request: GenerationRequest) -> list[Answer]:
@@ -351,7 +357,8 @@ class DecoderConformance:
     def _count_steps(self, request: GenerationRequest) -> int:
         engine = self._engine()
         num_before = engine.statistics.num_steps
-        engine.run(request)
+        [record] = engine.run(request)
+        record.answers()
         return engine.statistics.num_steps - num_before
 
     def _least_blocks(self) -> int:
@@ -359,15 +366,32 @@ class DecoderConformance:
         declared = self.decoder.num_sequences(self.decoder.make_params(self.params), self.n)
         return int(self._engine().stats()["blocks_used"]) + -(-(len(self.prompt) + 1) // 4) + max(1, declared) - 1
 
-    def _check_rules(self, answer: Answer, sampling: Sampling) -> None:
+    def _check_answered(self, record: Record, n: int) -> None:
+        try:
+            record.answers()
+        except AssertionError as error:
+            if n == self.n:
+                raise
+            hint = "a decoder that does not serve so many refuses them with Rejected"
+            raise AssertionError(f"with n = {n}, {error}; {hint}") from error
+
+    def _check_rules(self, answer: Answer, sampling: Sampling, is_left_open: bool) -> None:
         """Text and reason of an answer are what its tokens and the request's rules make them."""
         text, length = read_plainly(answer.token_ids, sampling)
         assert length == len(answer.token_ids), f"tokens behind the end: {answer}"
         assert answer.text == text, f"the text is not that of its tokens, {text!r}: {answer}"
         assert len(answer.token_ids) <= (sampling.max_tokens or 0), f"longer than max_tokens: {answer}"
-        if not self.ends_by_itself:
-            expected = "stop" if has_stopped(answer.token_ids, sampling) else "length"
-            assert answer.finish_reason == expected, f"the reason should be {expected!r}: {answer}"
+        if self.ends_by_itself:
+            return
+        stopped, num_tokens = has_stopped(answer.token_ids, sampling), len(answer.token_ids)
+        if not stopped and num_tokens < (sampling.max_tokens or 0):
+            how = "it returned" if is_left_open else "it called `finish`"
+            raise AssertionError(
+                f"{how} before the choice had ended (by end token, stop string or length): {num_tokens} tokens of"
+                f" {sampling.max_tokens} were published; if it is meant to, set `ends_by_itself` (--ends-by-itself)"
+            )
+        expected = "stop" if stopped else "length"
+        assert answer.finish_reason == expected, f"the reason should be {expected!r}: {answer}"
 
 
 def _cancel(engine: TrialEngine, record: Record, is_within: bool) -> None:

@@ -15,7 +15,7 @@ from chatserve.testing.byte_tokenizer import byte_vocabulary
 from chatserve.testing.fake_model import FakeRunner, LogitsFunction
 
 _vocabulary = cache(byte_vocabulary)
-_warm_up = cache(sampler.warm_up)
+warm_up = cache(sampler.warm_up)
 _LIMITS = {
     "num_blocks": 400,
     "block_size": 4,
@@ -41,6 +41,7 @@ class Record:
         error: what ended the request instead of its answers.
         has_ended: the last news has come.
         published: tokens of each choice after the last step.
+        left_open: choices that had not ended when the decoder returned; the engine ended them with "stop".
     """
 
     num_choices: int
@@ -48,6 +49,7 @@ class Record:
     error: ChatserveError | None = None
     has_ended: bool = False
     published: list[list[int]] = field(default_factory=list)
+    left_open: list[int] = field(default_factory=list)
     _request: Request | None = None
     _problem: str | None = None
 
@@ -126,16 +128,18 @@ class TrialEngine(Engine):
         for decoder in decoders:
             registry.add(decoder)
         bounds = EngineLimits(**{**_LIMITS, **limits})
-        _warm_up(model.vocab_size)  # compiling in the middle of a decoder would count as its own time
+        warm_up(model.vocab_size)  # compiling in the middle of a decoder would count as its own time
         super().__init__(FakeRunner(model, raise_at=failures), _vocabulary(), registry, bounds)
         self.peak_blocks = 0
         self.before_step: Callable[[TrialEngine], None] | None = None
         self._records: list[Record] = []
+        self._left_open: dict[Request, list[int]] = {}
 
     def start(self, given: GenerationRequest) -> Record:
         """Submit a request; raises what `submit` raises."""
         record = Record(given.sampling.n)
         record._request = self.submit(given, record)
+        record.left_open = self._left_open.setdefault(record._request, [])
         self._records.append(record)
         return record
 
@@ -155,6 +159,12 @@ class TrialEngine(Engine):
         for record in self._records:
             record.note_step()
         return True
+
+    def _finish(self, request: Request) -> None:
+        assert request.context is not None
+        open_choices = [choice.index for choice in request.context._choices if choice.finish_reason is None]
+        self._left_open.setdefault(request, []).extend(open_choices)
+        super()._finish(request)
 
     def run(self, *given: GenerationRequest) -> list[Record]:
         """Run requests together until all have ended; everything must be released then."""

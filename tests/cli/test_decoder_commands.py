@@ -58,7 +58,59 @@ def test_show_prints_the_documentation_and_the_parameters(plugin: str) -> None:
     shown = run("show", "twice", "--decoders", plugin)
     assert "Says it twice.\n\nAnd then once more.\n" in shown
     assert "  width  integer, at least 1, at most 8, default 4.  How many.\n" in shown
-    assert "  mode  string, default fast.\n" in shown
+    assert '  mode  string, default "fast".\n' in shown
+
+
+VALUES = """
+from enum import Enum
+from typing import Annotated, Any, Literal
+from msgspec import Meta
+from chatserve.decoding import Context, Params, Sequence, decoder
+
+class Way(Enum):
+    UP = "up"
+    DOWN = "down"
+
+class ManyParams(Params, frozen=True):
+    one: Literal["only"] = "only"
+    some: Literal["x", "y"] = "x"
+    mixed: bool | Literal["never"] | None = None
+    way: Way = Way.UP
+    ways: list[Way] = []
+    text: Annotated[str, Meta(max_length=4, pattern="^a")] = "a"
+    flag: bool = False
+    numbers: list[int] | None = None
+    ratio: Annotated[float, Meta(gt=0, lt=1)] | Literal["auto"] = "auto"
+    anything: Any = None
+
+@decoder("many", params=ManyParams)
+async def many(ctx: Context, prompt: Sequence, params: ManyParams) -> None: ...
+"""
+
+
+def test_show_prints_the_allowed_values_of_every_kind_of_parameter(tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text(VALUES)
+    shown = run("show", "many", "--decoders", str(tmp_path / "many.py"))
+    assert [line.strip() for line in shown.partition("Parameters:\n")[2].splitlines()] == [
+        'one  "only", default "only".',
+        'some  one of "x", "y", default "x".',
+        'mixed  boolean or "never" or null, default null.',
+        'way  one of "down", "up", default "up".',
+        'ways  array of one of "down", "up", default [].',
+        'text  string, at most 4 characters, matching ^a, default "a".',
+        "flag  boolean, default false.",
+        "numbers  array of integer or null, default null.",
+        'ratio  number, above 0, below 1 or "auto", default "auto".',
+        "anything  any value, default null.",
+    ]
+
+
+def test_show_leaves_no_question_open_for_any_built_in_decoder() -> None:
+    names = [line.split()[0] for line in run("list").splitlines()]
+    shown = {name: run("show", name) for name in names}
+    lines = [line for text in shown.values() for line in text.partition("Parameters:")[2].splitlines()]
+    assert not [line for line in lines if "?" in line.partition(", default")[0]]
+    assert 'early_stopping  boolean or "never", default false.' in shown["beam"]
 
 
 def test_show_says_when_there_are_no_parameters() -> None:

@@ -34,13 +34,18 @@ def model(**options: Any) -> RandomLogits:
     return RandomLogits(VOCAB_SIZE, **{"seed": 3, "end_token_ids": (END_TOKEN_ID,), "end_bias": 2.0, **options})
 
 
+def as_name(function_name: str) -> str:
+    """The name under which a function is registered as a decoder."""
+    return function_name.replace("_", "-").strip("-")
+
+
 def make_engine(
     *bodies: Body | Decoder, logits: LogitsFunction | None = None, max_model_len: int = 8192, **limits: Any
 ) -> CheckedEngine:
     """An engine whose decoders are the built-in ones and these, by the name of their function."""
     registry = Registry()
     for body in (greedy, parallel, sampling, *bodies):
-        registry.add(body if isinstance(body, Decoder) else decoder(body.__name__)(body))
+        registry.add(body if isinstance(body, Decoder) else decoder(as_name(body.__name__))(body))
     runner = FakeRunner(logits or model(), max_model_len=max_model_len)
     return CheckedEngine(runner, VOCABULARY, registry, EngineLimits(**{"num_blocks": 256, "block_size": 4, **limits}))
 
@@ -49,7 +54,7 @@ def request(name: str | None = None, prompt: Iterable[int] = PROMPT, **fields: A
     """A request; `fields` are of `Sampling`, or of `GenerationRequest`."""
     others = {key: fields.pop(key) for key in list(fields) if key in GenerationRequest.__struct_fields__}
     asked = Sampling(**{"seed": 1, **fields})
-    return GenerationRequest(prompt_token_ids=tuple(prompt), sampling=asked, decoder=name, **others)
+    return GenerationRequest(prompt_token_ids=tuple(prompt), sampling=asked, decoder=name and as_name(name), **others)
 
 
 def run(engine: Engine, *requests: GenerationRequest) -> list[Completion]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chatserve.decoding import Context, Sample, Sequence
+from chatserve.decoding import Context, Sample, Sequence, complete, decoder
+from chatserve.engine import Engine
 from chatserve.errors import ContextLengthError, DecoderError
+from tests.decoding import company
 from tests.decoding.company import (
     ROWS,
     Misuse,
@@ -22,6 +25,10 @@ from tests.decoding.company import (
     panics_in_company,
 )
 from tests.decoding.harness import Body, assert_empty, make_engine, request
+
+
+async def plain(ctx: Context, prompt: Sequence, params: Any) -> None:
+    await complete(ctx, [prompt], publish=True)
 
 
 def freed(prompt: Sequence) -> Sequence:
@@ -199,11 +206,82 @@ CASES = [
 
 @pytest.mark.parametrize("num_awaits", [0, 2])
 @pytest.mark.parametrize(("message", "body"), [pytest.param(*case, id=name) for name, *case in CASES])
-def test_misuse_ends_its_own_request_only(message: str, body: Body, num_awaits: int) -> None:
+def test_misuse_ends_its_own_request_only(
+    message: str, body: Body, num_awaits: int, caplog: pytest.LogCaptureFixture
+) -> None:
     error = fate(after(num_awaits, body))
     assert isinstance(error, (DecoderError, ContextLengthError))
+    if isinstance(error, DecoderError):
+        assert error.place is not None
+        assert error.place.partition(":")[0] in (__file__, company.__file__), "the line is the decoder's own"
+        [line] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert line.endswith(f"its decoder bad failed at {error.place}: {error.message}")
     assert error.code == ("decoder_error" if isinstance(error, DecoderError) else "context_length_exceeded")
     assert re.search(message, error.message), error.message
+
+
+async def names_a_freed_one(ctx: Context, prompt: Sequence, params: Any) -> None:
+    prompt.free()
+    await ctx.sample([prompt])  # here
+
+
+async def frees_too_early(ctx: Context, prompt: Sequence, params: Any) -> None:
+    wanted = ctx.sample([prompt])
+    prompt.free()
+    await wanted  # here
+
+
+async def divides_by_zero(ctx: Context, prompt: Sequence, params: Any) -> None:
+    np.testing.assert_array_equal(1, 2)  # here
+
+
+async def fails_in_a_helper(ctx: Context, prompt: Sequence, params: Any) -> None:
+    async def helper() -> None:
+        await ctx.sample(prompt)  # type: ignore[arg-type]  # here
+
+    await ctx.gather(helper())
+
+
+async def fails_in_ours(ctx: Context, prompt: Sequence, params: Any) -> None:
+    await complete(ctx, [1])  # type: ignore[list-item]  # here
+
+
+async def sleeps(ctx: Context, prompt: Sequence, params: Any) -> None:
+    await asyncio.sleep(0)  # here
+
+
+async def cleans_up_badly(ctx: Context, prompt: Sequence, params: Any) -> None:
+    try:
+        await ctx.sample([])
+    finally:
+        prompt.append("x")  # type: ignore[arg-type]  # here
+
+
+@pytest.mark.parametrize("num_awaits", [0, 2])
+@pytest.mark.parametrize(
+    "body",
+    [names_a_freed_one, frees_too_early, divides_by_zero, fails_in_a_helper, fails_in_ours, sleeps, cleans_up_badly],
+    ids=lambda body: body.__name__,
+)
+def test_the_line_in_the_log_is_the_decoders(body: Body, num_awaits: int, caplog: pytest.LogCaptureFixture) -> None:
+    lines, first = inspect.getsourcelines(body)
+    [line] = [first + index for index, text in enumerate(lines) if "# here" in text]
+    error = fate(after(num_awaits, body))
+    assert isinstance(error, DecoderError)
+    assert error.place == f"{__file__}:{line}"
+    assert f"failed at {__file__}:{line}: " in caplog.text
+
+
+def test_the_line_is_no_business_of_clients() -> None:
+    assert __file__ not in str(fate(names_a_freed_one))
+
+
+def test_where_the_sequences_function_failed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    counts = decoder("counts", sequences=lambda params, n: params.width)(plain)  # no such field
+    with pytest.raises(DecoderError, match="its `sequences` function failed") as caught:
+        make_engine(counts).submit(request("counts"), lambda news: None)
+    assert str(caught.value.place).startswith(f"{__file__}:")
+    assert 'in <lambda>\n    counts = decoder("counts", sequences=lambda params, n: params.width)(plain)' in caplog.text
 
 
 @pytest.mark.parametrize("use", ["publish", "sample", "parent"])
@@ -242,22 +320,82 @@ def test_a_decoder_that_publishes_nothing_is_told_which_choice() -> None:
     assert "returned without publishing choice 1" in str(fate(silent, n=2))
 
 
-def test_a_forgotten_append_ends_at_the_row_budget() -> None:
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("num_awaits", [0, 2])
+def test_a_forgotten_append_ends_after_256_awaits(
+    rows: Callable[[Context, list[Sequence]], Any], num_awaits: int
+) -> None:
+    count = 0
+
     async def forgetful(ctx: Context, prompt: Sequence, params: Any) -> None:
+        nonlocal count
+        spare = prompt.fork()
         while not prompt.ended:
-            await ctx.sample([prompt])
+            count += 1
+            await rows(ctx, [prompt, spare])
             ctx.publish(prompt)
 
-    assert "rows without coming to an end" in str(fate(forgetful, max_tokens=1))
+    error = fate(after(num_awaits, forgetful), max_tokens=9)
+    if rows is ROWS["score"]:
+        assert "rows without coming to an end" in str(error)
+        return
+    assert "256 awaits in which no sequence changed: was `append` forgotten?" in str(error)
+    assert count <= 2 * 256 + 1
+    assert isinstance(error, DecoderError)
+    assert str(error.place).startswith(f"{__file__}:")
 
 
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
-def test_awaiting_nothing_for_ever_ends_at_the_row_budget(rows: Callable[[Context, list[Sequence]], Any]) -> None:
+def test_awaiting_nothing_for_ever_ends(rows: Callable[[Context, list[Sequence]], Any]) -> None:
     async def idle(ctx: Context, prompt: Sequence, params: Any) -> None:
         while not prompt.ended:
             await rows(ctx, [])
 
-    assert "rows without coming to an end" in str(fate(idle, max_tokens=1))
+    error = str(fate(idle, max_tokens=1))
+    assert "no sequence changed" in error or (rows is ROWS["score"] and "without coming to an end" in error)
+
+
+def appended_and_taken_back(seq: Sequence) -> None:
+    seq.append(65)
+    seq.truncate(len(seq) - 1)
+
+
+CHANGES: dict[str, Callable[[Sequence], Any]] = {
+    "append": lambda seq: seq.append(65),
+    "append and take back": appended_and_taken_back,
+    "fork": lambda seq: seq.fork(),
+    "fork and free": lambda seq: seq.fork().free(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("period", [1, 200])
+def test_a_change_now_and_then_is_progress(change: Callable[[Sequence], Any], period: int) -> None:
+    async def slow(ctx: Context, prompt: Sequence, params: Any) -> None:
+        ctx.publish(prompt)
+        other = prompt.fork()
+        for index in range(520):
+            await ctx.sample([other])
+            if index % period == 0:
+                change(prompt)
+
+    engine = make_engine(slow, max_sequences=600, num_blocks=2048)
+    heard: list[Any] = []
+    engine.submit(request("slow", max_tokens=2000), heard.append)
+    while Engine.step(engine):  # with so many forks, checking every step takes too long
+        pass
+    assert_empty(engine)
+    assert heard[-1] is None
+
+
+def test_forking_for_ever_without_keeping_a_fork_ends_at_the_row_budget() -> None:
+    async def loses_its_forks(ctx: Context, prompt: Sequence, params: Any) -> None:
+        while not prompt.ended:
+            with prompt.fork() as fork:
+                fork.append(await ctx.sample([prompt]))
+
+    error = str(fate(loses_its_forks, max_tokens=1))
+    assert "rows without coming to an end; does it append what it gets, and look at `ended`?" in error
 
 
 # between naming sequences and awaiting their rows

@@ -87,6 +87,12 @@ def test_parameters_are_checked_before_anything_runs(given: dict[str, Any], mess
             "from chatserve.decoding import decoder\n@decoder('d', params=dict)\nasync def d(c, p, q): ...",
             "subclass of chatserve.decoding.Params",
         ),
+        (
+            "from chatserve.decoding import decoder\n\n@decoder\nasync def d(ctx, prompt, params): ...",
+            'use @decoder("name") (wrong.py:3)',
+        ),
+        ("x = 1\ny = x / 0", "ZeroDivisionError: division by zero (wrong.py:2)"),
+        ("import json\njson.loads('{')", "column 2 (char 1) (wrong.py:2)"),
     ],
 )
 def test_a_broken_file_is_listed_and_fatal_only_when_strict(tmp_path: Path, text: str, reason: str) -> None:
@@ -115,6 +121,45 @@ def test_an_import_that_does_not_end_is_broken_and_stopped(tmp_path: Path, text:
     for thread in left:
         thread.join(30)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Mine", "my_decoder", "my decoder", "-mine", "mine-", "my--one", "7up", "größe", "mine\n", "a/b"]
+)
+def test_a_name_that_breaks_the_rule_is_broken(name: str) -> None:
+    registry = Registry()
+    registry.add(decoder(name)(body))
+    [info] = registry.list()
+    assert (info.id, info.state) == (name, "broken")
+    assert info.reason == f"the name {name!r} must be lower case letters, digits and dashes, beginning with a letter"
+    with pytest.raises(RequestError, match="is broken"):
+        registry.get(name)
+
+
+@pytest.mark.parametrize("name", ["a", "mine", "my-one", "top-p2", "v2-3"])
+def test_a_name_by_the_rule_is_ready(name: str) -> None:
+    registry = Registry()
+    registry.add(decoder(name)(body))
+    assert registry.get(name).name == name
+
+
+@pytest.mark.parametrize("text", ["import no_such_module_anywhere", "x = 1"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_broken_file_takes_no_name_away(tmp_path: Path, text: str, is_first: bool) -> None:
+    registry, file = Registry(), write(tmp_path, "mine.py", text)
+    if is_first:
+        registry.load_file(file)
+    registry.add(decoder("mine")(body), distribution="sound")
+    if not is_first:
+        registry.load_file(file)
+    assert [(info.id, info.state) for info in registry.list()] == [("mine", "ready"), (f"mine ({file})", "broken")]
+
+
+def test_another_api_version_takes_no_name_away() -> None:
+    registry = Registry()
+    registry.add(decoder("mine")(body), distribution="one")
+    registry.add(decoder("mine", api=2)(body), distribution="two")
+    assert [(info.id, info.state) for info in registry.list()] == [("mine", "ready"), ("mine (two)", "broken")]
 
 
 def test_a_missing_file_is_broken_too(tmp_path: Path) -> None:
