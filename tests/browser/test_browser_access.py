@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from importlib.resources import files
 
 import pytest
 from playwright.sync_api import expect
 
 from chatserve.testing import VOCAB_SIZE, RandomLogits, Restricted
+from tests.browser.axe import serious_issues
 from tests.browser.chat_page import ChatPage
 from tests.browser.gate import Gate
 from tests.server.harness import Served, eventually
@@ -18,19 +18,6 @@ from tests.server.harness import Served, eventually
 Start = Callable[..., Served]
 Open = Callable[..., ChatPage]
 Hold = Callable[[Served], Gate]
-
-AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
-
-
-def serious_issues(chat: ChatPage) -> list[str]:
-    """What axe finds serious or critical, by rule with the first element it names."""
-    chat.page.evaluate(AXE + ";undefined")
-    found = chat.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [
-        f"{issue['id']}: {issue['help']}: {issue['nodes'][0]['html'][:200]}"
-        for issue in found
-        if issue["impact"] in ("serious", "critical")
-    ]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
@@ -57,6 +44,30 @@ def test_axe_finds_nothing_serious(start_server: Start, open_chat: Open, scheme:
     chat.by("close-panel").click()
     chat.by("open-help").click()
     issues["help"] = serious_issues(chat)
+    assert not any(issues.values()), json.dumps(issues, indent=1)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 390)])
+def test_axe_finds_nothing_serious_in_candidates_and_problems(
+    start_server: Start, open_chat: Open, scheme: str, width: int
+) -> None:
+    served = start_server("## Heading\n\n1. **one** [link](https://example.org)\n\n```python\nx = 1\n```")
+    chat = open_chat(served, width=width, color_scheme=scheme, expects_problems=True)
+    chat.settings(lambda: chat.pick("preset", "Three candidates"))
+    chat.send("Go")
+    chat.wait_until_done()
+    issues = {"candidates": serious_issues(chat)}
+    chat.by("choose").first.click()
+    expect(chat.last.locator("code.hljs, code .hljs-number").first).to_be_visible()
+    issues["chosen"] = serious_issues(chat)
+    chat.questions.first.hover()
+    chat.questions.first.get_by_test_id("edit").click()
+    issues["editor"] = serious_issues(chat)
+    chat.by("editor-cancel").click()
+    chat.page.context.set_offline(True)
+    chat.send("Hi")
+    expect(chat.by("problem").first).to_be_visible()
+    issues["problem"] = serious_issues(chat)
     assert not any(issues.values()), json.dumps(issues, indent=1)
 
 

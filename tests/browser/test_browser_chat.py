@@ -204,6 +204,60 @@ def test_the_page_stays_where_one_reads(start_server: Start, open_chat: Open, ga
     chat.by("stop").click()
 
 
+def test_the_page_follows_and_stays_in_a_long_code_block(
+    start_server: Start, open_chat: Open, gate: Hold
+) -> None:  # case h7
+    served = start_server("```python\n" + "x = 1\n" * 250)
+    model = gate(served)
+    chat = open_chat(served, height=500)
+    chat.send("Code, please")
+    model.allow(500)
+    scroller = chat.by("scroller")
+    chat.page.wait_for_function("s => s.scrollTop > 600", arg=scroller.element_handle())
+    scroller.hover()
+    chat.page.mouse.wheel(0, -400)
+    expect(chat.by("jump-to-latest")).to_be_visible()
+    chat.page.wait_for_function(COMES_TO_REST, arg=scroller.element_handle(), polling=100)
+    before = scroller.evaluate("s => [s.scrollTop, s.scrollHeight]")
+    model.allow(200)
+    chat.page.wait_for_function("([s, h]) => s.scrollHeight > h + 300", arg=[scroller.element_handle(), before[1]])
+    assert scroller.evaluate("s => s.scrollTop") == before[0]
+
+
+def test_settings_are_sent_and_kept_as_a_preset(start_server: Start, open_chat: Open) -> None:
+    chat = open_chat(start_server("Fine."))
+
+    def choose() -> None:
+        chat.fill("system-prompt", "Be brief.")
+        chat.fill("sampling-temperature", "0.3")
+        chat.fill("sampling-seed", "7")
+        chat.by("save-preset").click()
+        chat.by("preset-name").fill("Mine")
+        chat.by("preset-save").click()
+
+    chat.settings(choose)
+    chat.page.reload()
+
+    def forget() -> None:
+        chat.pick("preset", "Server defaults")
+        chat.fill("system-prompt", "")  # it is no matter of presets without one
+
+    chat.settings(forget)
+    with chat.page.expect_request("**/ui/stream/*") as sent:
+        chat.send("One")
+    body = json.loads(sent.value.post_data or "")
+    assert body["messages"] == [{"role": "user", "content": "One"}]
+    assert "temperature" not in body
+    chat.wait_until_done()
+    chat.settings(lambda: chat.pick("preset", "Mine"))
+    with chat.page.expect_request("**/ui/stream/*") as sent:
+        chat.send("Two")
+    body = json.loads(sent.value.post_data or "")
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (body["temperature"], body["seed"]) == (0.3, 7)
+    chat.wait_until_done()
+
+
 def test_conversations_are_kept_found_renamed_and_deleted(start_server: Start, open_chat: Open) -> None:
     chat = open_chat(start_server("Fine."))
     chat.ask("About apples")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Route, expect
 
+from tests.browser.axe import serious_issues
 from tests.browser.chat_page import ChatPage
 from tests.browser.gate import Gate
 from tests.server.harness import Served
@@ -43,9 +44,18 @@ def test_below_a_root_path(start_server: Start, open_chat: Open, gate: Hold) -> 
 def test_a_server_that_wants_a_key(start_server: Start, open_chat: Open) -> None:
     chat = open_chat(start_server("Hello!", api_keys=("secret",)), expects_problems=True)
     form = chat.by("key-form")
-    expect(form).to_be_visible()
-    form.locator("input").fill("secret")
-    form.locator("button").click()
+    field = form.get_by_label("This server wants an API key.")
+    expect(field).to_be_focused()
+    for key in ("wrong", "secret"):
+        chat.page.keyboard.type(key)
+        chat.page.keyboard.press("Enter")
+        if key == "wrong":
+            field = form.get_by_label("The server refused this API key.")
+            expect(field).to_be_focused()
+            assert serious_issues(chat) == []
     expect(form).to_have_count(0)
     expect(chat.by("model")).to_have_text("fake")
     assert chat.ask("Hi") == "Hello!"
+    chat.page.reload()
+    expect(chat.by("model")).to_have_text("fake")
+    expect(form).to_have_count(0)
