@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import openai
+from pydantic import BaseModel
 
 TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
 HI: Any = [{"role": "user", "content": "Hi"}]
 
 
+class Weather(BaseModel):
+    city: Literal["Paris"]
+    days: Literal[2]
+
+
 def client(url: str) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def parsed(text_url: str, call_url: str) -> dict[str, Any]:
+    """Structured output and calls as objects of a class."""
+    chat = client(text_url).chat.completions
+    whole = chat.parse(model="fake", messages=HI, response_format=Weather).choices[0].message.parsed
+    with chat.stream(model="fake", messages=HI, response_format=Weather) as stream:
+        streamed = stream.get_final_completion().choices[0].message.parsed
+    tools: Any = [openai.pydantic_function_tool(Weather, name="weather")]
+    answer = client(call_url).chat.completions.parse(model="fake", messages=HI, tools=tools)
+    calls: Any = answer.choices[0].message.tool_calls or []
+    return {
+        "parsed": whole and whole.model_dump(),
+        "parsed_stream": streamed and streamed.model_dump(),
+        "parsed_calls": [[call.function.name, call.function.parsed_arguments.model_dump()] for call in calls],
+    }
 
 
 def main(text_url: str, call_url: str) -> None:
@@ -29,6 +51,7 @@ def main(text_url: str, call_url: str) -> None:
         "choices": len(chat.create(model="fake", messages=HI, n=3).choices),
         "calls": [[call.function.name, json.loads(call.function.arguments)] for call in calls],
         "responded": responded,
+        **parsed(text_url, call_url),
     }
     try:
         chat.create(model="fake", messages=HI, temperature=-1)

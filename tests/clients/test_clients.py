@@ -23,10 +23,12 @@ pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent
 TEXT = "Hello, this is a test."
-CALLS = [["weather", {"city": "Paris", "days": 2}]]
+WEATHER = {"city": "Paris", "days": 2}
+CALLS = [["weather", WEATHER]]
 RIGHT = {
     **dict.fromkeys(("text", "streamed", "responded", "sdk", "sdk_responded"), TEXT),
-    **dict.fromkeys(("calls", "responded_calls", "sdk_calls", "sdk_responded_calls"), CALLS),
+    **dict.fromkeys(("calls", "responded_calls", "sdk_calls", "sdk_responded_calls", "parsed_calls"), CALLS),
+    **dict.fromkeys(("parsed", "parsed_stream"), WEATHER),
     "choices": 3,
     "refused": "temperature",
 }

@@ -84,7 +84,7 @@ async def disturb(server: ServerProcess, num_vanishing: int, seconds: float, see
 
 def is_empty(server: ServerProcess) -> bool:
     """No request, sequence or used block is left."""
-    stats = httpx.get(f"{server.url}/health", trust_env=False, timeout=30).json()["stats"]
+    stats = httpx.get(f"{server.url}/health", trust_env=False, timeout=300).json()["stats"]
     names = ("requests_running", "requests_waiting", "sequences", "blocks_used", "blocks_pinned")
     return not any(stats[name] for name in names)
 
@@ -99,7 +99,7 @@ def serving() -> Iterator[ServerProcess]:
 def disturb_and_count(server: ServerProcess, num_vanishing: int, seconds: float, seed: int) -> int:
     """The number of steady answers; nothing else is left."""
     num_answers = asyncio.run(disturb(server, num_vanishing, seconds, seed))
-    assert eventually(lambda: is_empty(server), 30)
+    assert eventually(lambda: is_empty(server), 120)
     return num_answers
 
 
