@@ -21,7 +21,9 @@ version = "0.1.0"
 description = "The decoder {name} for chatserve"
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["chatserve"]
+# It runs in the environment of a chatserve checkout, so chatserve and msgspec are there. Do not list "chatserve" here:
+# pip would fetch an unrelated project of that name.
+dependencies = []
 
 [project.optional-dependencies]
 test = ["pytest"]
@@ -77,9 +79,11 @@ class Test{title}(DecoderConformance):
 _README = """\
 # chatserve-{name}
 
-A decoder for [chatserve](https://pypi.org/project/chatserve/).
+A decoder for chatserve. Install it into the environment of the chatserve checkout that shall use it, which `make serve`
+makes there as `.venv`. It has no dependencies of its own; the project called chatserve on PyPI is an unrelated one.
 
 ```sh
+source path/to/the/checkout/.venv/bin/activate
 pip install --editable '.[test]'
 pytest
 chatserve decoders show {name}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +107,8 @@ def new(name: str) -> None:
 
     for path in write_package(name, Path()):
         click.echo(path)
-    click.echo(f"\nTry it:\n  cd {name}\n  pip install --editable '.[test]'\n  pytest")
+    python = shlex.quote(sys.executable)
+    click.echo(f"\nTry it:\n  cd {name}\n  {python} -m pip install --editable '.[test]'\n  {python} -m pytest")
 
 
 def _parse_params(text: str) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def _prepare() -> None:
     from chatserve.testing import VOCAB_SIZE
     from chatserve.testing.trial import warm_up
 
-    text = "Compiling the sampling kernels, which takes a minute or two the first time ..."
+    text = "Preparing the sampling kernels; the first time they are compiled, which takes a minute or two ..."
     notice = Timer(_PATIENCE_SECONDS, lambda: click.echo(text, err=True))
     notice.daemon = True
     notice.start()

@@ -78,6 +78,15 @@ def test_the_files_of_a_new_package(package: Path) -> None:
     assert project["project"]["entry-points"] == {"chatserve.decoders": {NAME: "likely_draft:likely_draft"}}
 
 
+def test_a_new_package_asks_no_index_for_chatserve(package: Path) -> None:
+    """The name belongs to somebody else on PyPI."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    assert not [requirement for requirement in wanted if requirement.startswith("chatserve")]
+    texts = [path.read_text() for path in package.rglob("*") if path.suffix in (".md", ".toml", ".py")]
+    assert not [text for text in texts if "pypi.org" in text or "pip install chatserve" in text]
+
+
 def test_its_own_tests_pass(package: Path, site: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{site}:{ROOT}", "PYTEST_ADDOPTS": "-p no:asyncio"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
