@@ -81,8 +81,8 @@ def test_the_files_of_a_new_package(package: Path) -> None:
 def test_a_new_package_asks_no_index_for_chatserve(package: Path) -> None:
     """The name belongs to somebody else on PyPI."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
-    assert not [requirement for requirement in wanted if requirement.startswith("chatserve")]
+    for wanted in (project["dependencies"], *project["optional-dependencies"].values()):
+        assert not [requirement for requirement in wanted if requirement.startswith("chatserve")]
     texts = [path.read_text() for path in package.rglob("*") if path.suffix in (".md", ".toml", ".py")]
     assert not [text for text in texts if "pypi.org" in text or "pip install chatserve" in text]
 
