@@ -17,7 +17,7 @@ Hold = Callable[[Served], Gate]
 
 
 def test_below_a_root_path(start_server: Start, open_chat: Open, gate: Hold) -> None:
-    served = start_server("Hello! " * 12)
+    served = start_server("Hello! " * 12, root_path="/below")
     model = gate(served)
     chat = open_chat(served)
     base = f"http://{served.host}:{served.port}"
