@@ -28,6 +28,7 @@ IMPORT_TIMEOUT = 60.0
 DecoderFunction: TypeAlias = Callable[[Context, Sequence, Any], Coroutine[Any, Any, None]]
 
 _log = logging.getLogger("chatserve.decoders")
+_MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,10 +72,13 @@ class Decoder:
         except msgspec.ValidationError as error:
             reason, _, place = str(error).partition(" - at `$")
             param = "decoder_params" + place.rstrip("`")
+            if missing := _MISSING.search(reason):
+                param += f".{missing[1]}"
             raise RequestError(
                 f"{param}: {reason} (decoder {self.name!r})", param=param, code="invalid_value"
             ) from None
         except Exception as error:  # from a `__post_init__` of the plugin's own
+            _log.error("the parameters' own checks of decoder %s raised", self.name, exc_info=error)
             message = f"decoder_params: refused by decoder {self.name!r}: {error!r}"
             raise RequestError(message, param="decoder_params", code="invalid_value") from error
 

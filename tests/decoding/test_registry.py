@@ -73,6 +73,24 @@ def test_parameters_are_checked_before_anything_runs(given: dict[str, Any], mess
     assert "'times'" in caught.value.message
 
 
+def test_where_the_parameters_own_check_broke_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Fussy(Params, frozen=True):
+        times: int = 1
+
+        def __post_init__(self) -> None:
+            if self.times == 0:
+                raise ValueError("must not be 0")
+            assert {1: "once"}[self.times]
+
+    fussy = decoder("fussy", params=Fussy)(body)
+    with pytest.raises(RequestError, match="must not be 0"):
+        fussy.make_params({"times": 0})
+    assert caplog.text == "", "a refusal is no fault of the decoder"
+    with pytest.raises(RequestError, match="refused by decoder 'fussy': KeyError"):
+        fussy.make_params({"times": 2})
+    assert "in __post_init__" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
