@@ -149,9 +149,9 @@ class Context:
             raise DecoderError("sequence: a prompt needs at least one token")
         length = len(checked) + (len(parent) if parent is not None else 0)
         if length >= self._group.rules.max_len:
-            raise ContextLengthError(
-                f"sequence: {length} tokens leave no room in the context of {self._group.rules.max_len}", param="prompt"
-            )
+            param = "prompt" if parent is not None else "decoder_params"  # what is no prompt was a parameter
+            limit = self._group.rules.max_len
+            raise ContextLengthError(f"{param}: {length} tokens leave no room in the context of {limit}", param=param)
         return self._host.new_sequence(checked, parent)
 
     def prefix(self, name: str) -> Sequence:

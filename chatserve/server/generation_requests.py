@@ -14,6 +14,7 @@ from chatserve.text import Grammar
 
 _COMPLETION_MAX_TOKENS = 16
 _MAX_BEAMS = 64
+_MAX_STOP_CHARACTERS = 8192  # each is prepared for the search, and each answer looks for all of them
 
 
 def check_model(engine: AsyncEngine, model: str | None) -> None:
@@ -54,17 +55,29 @@ def sampling_of(body: GenerationBody, *, max_tokens: int | None, alternatives: i
     given: dict[str, Any] = {name: value for name in _SAME_NAMES if (value := getattr(body, name)) is not None}
     if body.top_k == -1:
         given["top_k"] = 0
-    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    for index, text in enumerate(stop):
-        if not text:
-            raise RequestError("A stop string must not be empty.", param=f"stop[{index}]", code="invalid_value")
     return Sampling(
         **given,
-        stop=tuple(stop),
+        stop=_stops(body.stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         max_tokens=max_tokens,
         top_logprobs=alternatives,
     )
+
+
+def _stops(given: str | list[str] | None) -> tuple[str, ...]:
+    stops = [given] if isinstance(given, str) else given or []
+    for index, text in enumerate(stops):
+        if not text:
+            param = "stop" if isinstance(given, str) else f"stop[{index}]"
+            raise RequestError("A stop string must not be empty.", param=param, code="invalid_value")
+    num_characters = sum(map(len, stops))
+    if num_characters > _MAX_STOP_CHARACTERS:
+        raise RequestError(
+            f"stop has {num_characters} characters in all; allowed are {_MAX_STOP_CHARACTERS}.",
+            param="stop",
+            code="invalid_value",
+        )
+    return tuple(stops)
 
 
 _SAME_NAMES = (

@@ -17,6 +17,7 @@ from chatserve.server.answers import Answers
 from chatserve.server.chat import ChatWish
 from chatserve.server.collecting import unless_gone
 from chatserve.server.errors import failure_of
+from chatserve.server.generation_requests import check_stream_options
 from chatserve.server.off_loop import off_loop_when_long
 from chatserve.server.prefixes import num_bytes_of_chat
 from chatserve.server.responses import client_gone, json_response, response_id
@@ -61,6 +62,7 @@ class ResponsesRoutes:
     def _wish(self, raw: bytes) -> tuple[ResponsesBody, ChatWish]:
         body = parse(raw, ResponsesBody)
         try:
+            check_stream_options(body)
             chat = chat_body(body)
             check_tables(chat)
             tools = tool_use(chat, self._engine.chat_template)

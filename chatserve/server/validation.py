@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,8 +16,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from chatserve.config import Config
 from chatserve.errors import RequestError
+from chatserve.server.bodies import GenerationBody
 from chatserve.server.brackets import check_brackets
 from chatserve.server.errors import BodyTooLargeError, SlowBodyError
+from chatserve.server.misspelling import check_spelling
+from chatserve.server.type_refusals import type_refusal
 
 _log = logging.getLogger("chatserve.server")
 
@@ -129,19 +131,19 @@ def parse(raw: bytes, body_type: type[BodyType]) -> BodyType:
     try:
         body = msgspec.json.decode(raw, type=body_type)
     except msgspec.ValidationError as error:
-        raise _type_refusal(str(error)) from None
+        raise type_refusal(str(error), raw) from None
     except msgspec.DecodeError as error:
         raise RequestError(f"The request body is not valid JSON: {error}.") from None
-    _log_unknown_fields(raw, body_type)
+    _check_unknown_fields(raw, body_type)
     check_tables(body)
     return body
 
 
-def _log_unknown_fields(raw: bytes, body_type: type[msgspec.Struct]) -> None:
-    if not _log.isEnabledFor(logging.DEBUG):
-        return
-    unknown = set(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])) - set(body_type.__struct_fields__)
-    if unknown:
+def _check_unknown_fields(raw: bytes, body_type: type[msgspec.Struct]) -> None:
+    unknown = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).keys() - set(body_type.__struct_fields__)
+    if issubclass(body_type, GenerationBody):
+        check_spelling(unknown)
+    if unknown and _log.isEnabledFor(logging.DEBUG):
         _log.debug("ignored unknown fields: %s", ", ".join(sorted(unknown)))
 
 
@@ -186,41 +188,3 @@ def _check_items(field: str, value: Any) -> None:
         if not limit.allows(item):
             where = f"{field}[{key}]"
             raise RequestError(f"{where} is {_shown(item)}; it must be {limit}.", param=where, code="invalid_value")
-
-
-_EXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)`, got `(?P<got>[^`]*)`")
-_LENGTH = re.compile(r"Expected `array` of length (?P<bound>[<>]=) (?P<count>\d+)")
-_MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
-_PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$")
-_TYPE_NAMES = {
-    "str": "a string",
-    "int": "an integer",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
-
-
-def _type_refusal(text: str) -> RequestError:
-    """Msgspec's ``Expected `str`, got `int` - at `$.messages[0].role` `` in the words of the OpenAI API."""
-    place = _PATH.search(text)
-    path = place["path"].replace("[...]", "") if place else ""
-    if missing := _MISSING.search(text):
-        path = f"{path}.{missing['field']}" if path else missing["field"]
-        return RequestError(f"{path} is missing.", param=path, code="missing_required_parameter")
-    subject = path or "The request body"
-    if place and place["key"]:
-        subject = f"A key of {path}"
-    if wrong := _EXPECTED.search(text):
-        names = [_TYPE_NAMES.get(name, name) for name in wrong["expected"].split(" | ") if name != "null"]
-        got = _TYPE_NAMES.get(wrong["got"], wrong["got"])
-        return RequestError(
-            f"{subject} must be {' or '.join(names)}, not {got}.", param=path or None, code="invalid_type"
-        )
-    if length := _LENGTH.search(text):
-        allowed = f"at {'least' if length['bound'] == '>=' else 'most'} {length['count']}"
-        return RequestError(f"{subject} must have {allowed} entries.", param=path or None, code="invalid_value")
-    reason = _PATH.sub("", text)
-    return RequestError(f"{subject}: {reason[:1].lower()}{reason[1:]}.", param=path or None, code="invalid_value")
