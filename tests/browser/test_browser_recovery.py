@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
@@ -17,6 +12,7 @@ from chatserve.testing import Faulty
 from tests.browser.chat_page import ChatPage
 from tests.browser.gate import Gate
 from tests.server.harness import Served, eventually, script
+from tests.server.server_process import starting_process
 
 Start = Callable[..., Served]
 Open = Callable[..., ChatPage]
@@ -156,31 +152,20 @@ def test_a_decoder_that_breaks_is_told(start_server: Start, open_chat: Open) -> 
     expect(chat.last.get_by_test_id("problem")).to_contain_text("is not registered")
 
 
-@contextmanager
-def process(port: int, delay: float, answer: str) -> Iterator[subprocess.Popen[str]]:
-    """A server process that accepts connections."""
-    command = [sys.executable, str(Path(__file__).with_name("fake_server.py")), str(port), str(delay), answer]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        try:
-            assert running.stdout.readline().startswith("http://")
-            yield running
-        finally:
-            running.kill()
-
-
 def test_a_server_that_is_killed_and_started_again(open_chat: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     address = Served(None, None, "127.0.0.1", port, None, None)  # type: ignore[arg-type]
-    with process(port, 0.05, NUMBERS) as first:
+    with starting_process(port, delay=0.05, answer=NUMBERS) as first:
+        first.wait_until_ready()
         chat = open_chat(address, expects_problems=True)
         chat.send("Count")
         chat.wait_for_text()
-        first.send_signal(signal.SIGKILL)
-        first.wait()
+        first.process.kill()
+        first.process.wait()
     expect(chat.by("phase")).to_contain_text("reconnecting")
-    with process(port, 0.0, NUMBERS):
+    with starting_process(port, answer=NUMBERS) as second:
+        second.wait_until_ready()
         problem = chat.last.get_by_test_id("problem")
         expect(problem).to_be_visible(timeout=20_000)
         part = chat.text_of_last()
