@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from threading import get_ident
 
 from chatserve.decoding.errors import DecoderError
 from chatserve.decoding.sequence import Sequence
@@ -67,6 +68,7 @@ class SequenceGroup:
         self.live: dict[Sequence, None] = {}  # in order of creation
         self.num_made = 0
         self.is_closed = False
+        self.thread = get_ident()  # the one that steps its decoder
 
     def register(self, sequence: Sequence) -> None:
         if len(self.live) >= self.max_sequences:
@@ -85,6 +87,8 @@ class SequenceGroup:
     def check_open(self) -> None:
         if self.is_closed:
             raise DecoderError("the request has ended; its sequences cannot be changed any more")
+        if get_ident() != self.thread:
+            raise DecoderError("sequences may be changed by their decoder only, not by another thread")
 
     def close(self) -> None:
         """Release every sequence that is left; the decoder must have been closed before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from threading import get_ident
 from typing import TYPE_CHECKING, overload
 
 from chatserve.decoding.errors import DecoderError
@@ -150,7 +151,7 @@ class Sequence:
 
         Raises DecoderError when it had ended before, was freed, or a token is not in the vocabulary.
         """
-        if self._is_freed or self._group.is_closed or self.ended:
+        if self._is_freed or self._group.is_closed or self.ended or get_ident() != self._group.thread:
             self._refuse_append()
         if type(items) is Sample:  # by far the most frequent
             return self._append_one(items)

@@ -79,7 +79,7 @@ class NamedPrefixes:
 
     def remove(self, name: str) -> None:
         """Unpin; requests that run on it keep their shares."""
-        self.get(name).free()
+        self.get(name)._release()
         del self._by_name[name]
         self._messages.pop(name, None)
 

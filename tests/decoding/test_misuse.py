@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,12 @@ def ended(ctx: Context, prompt: Sequence) -> Sequence:
     return child
 
 
+def elsewhere(action: Callable[[], object]) -> None:
+    """Do it in another thread; raises here what it raises there."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(action).result()
+
+
 IMMEDIATE: list[tuple[str, str, Misuse]] = [
     ("exception", "the decoder raised ZeroDivisionError: division by zero", lambda ctx, seq: 1 / 0),
     ("free twice", "cannot free a freed sequence", lambda ctx, seq: freed(seq).free()),
@@ -66,6 +73,10 @@ IMMEDIATE: list[tuple[str, str, Misuse]] = [
     ("sequence too long", "leave no room in the context of 8192", lambda ctx, seq: ctx.sequence([1] * 8192)),
     ("draw from a short row", r"logits have shape \(3,\)", lambda ctx, seq: ctx.draw(seq, np.zeros(3))),
     ("draw from NaN", "logits hold NaN", lambda c, s: c.draw(s, np.full(260, np.nan))),
+    ("fork in a thread", "not by another thread", lambda ctx, seq: elsewhere(seq.fork)),
+    ("append in a thread", "not by another thread", lambda ctx, seq: elsewhere(lambda: seq.append(65))),
+    ("truncate in a thread", "not by another thread", lambda ctx, seq: elsewhere(lambda: seq.truncate(5))),
+    ("free in a thread", "not by another thread", lambda ctx, seq: elsewhere(seq.free)),
     ("forgot await", "forgot `await`", lambda ctx, seq: [*ctx.sample([seq])]),
     ("append an unawaited draw", "forgot `await`", lambda ctx, seq: seq.append(ctx.sample([seq]))),
 ]
