@@ -26,7 +26,7 @@ from chatserve.server.traffic import Traffic
 
 # Connections are closed with each answer, so that no client goes on speaking to this server.
 _CLOSE = {"Connection": "close"}
-_FLUSH_SECONDS = 1
+_FLUSH_SECONDS = 1  # for answers to clients that have just connected
 
 
 @contextmanager
@@ -73,6 +73,8 @@ class _StartingServer(uvicorn.Server):
         for server in self.servers:
             server.close()
         self._is_deaf.set()
+        if self.server_state.connections:  # uvicorn would close those at once that have just come, without an answer
+            await asyncio.sleep(_FLUSH_SECONDS)
 
 
 def _starting_app(config: Config) -> Starlette:

@@ -103,6 +103,20 @@ def test_a_client_that_sends_half_a_request_holds_nothing_up() -> None:
         connection.close()
 
 
+def test_a_client_that_has_just_connected_is_answered() -> None:
+    """It sends its request when the loading is over already."""
+    connections = []
+
+    def look(client: httpx.Client) -> None:
+        connections.append(socket.create_connection(("127.0.0.1", client.base_url.port or 0), timeout=10))
+        assert client.get("/health").status_code == 503  # by now the one before has been accepted
+        threading.Timer(0.1, connections[0].sendall, [b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"]).start()
+
+    while_loading(look)
+    assert connections[0].recv(65536).startswith(b"HTTP/1.1 503 ")
+    connections[0].close()
+
+
 def test_no_connection_is_refused_between_starting_and_ready() -> None:
     port = free_port()
     seen: list[str] = []
