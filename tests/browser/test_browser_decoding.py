@@ -104,6 +104,26 @@ def test_a_beam_tree_grows_and_settles(start_server: Start, open_chat: Open, gat
     assert eventually(served.is_idle)
 
 
+def test_the_tree_of_a_search_with_several_answers(start_server: Start, open_chat: Open, gate: Hold) -> None:
+    served = start_server(letters())
+    model = gate(served)
+    chat = open_chat(served)
+    choose_preset(chat, "Beam search", 12)
+    chat.settings(lambda: chat.fill("setting-n", "2"))
+    chat.send("Go")
+    view = chat.by("candidates").get_by_test_id("search-view")
+    model.allow(4)
+    expect(view).to_have_attribute("data-steps", re.compile("^[34]$"))
+    model.open()
+    chat.wait_until_done()
+    expect(chat.by("candidate")).to_have_count(2)
+    assert chat.by("tree-segment").count() > 1
+    chat.by("candidates-search").click()
+    expect(view).to_have_count(0)
+    chat.by("candidates-search").click()
+    expect(view).to_have_attribute("data-steps", re.compile("1[123]"))
+
+
 def test_tokens_with_their_alternatives_and_a_branch_from_one(start_server: Start, open_chat: Open) -> None:
     chat = open_chat(start_server(letters()))
     choose_preset(chat, "Precise", 24)

@@ -32,14 +32,17 @@ export function BlockMap({ view }: { view: EngineView }) {
   const block = pointed !== null && pointed < numCells ? pointed : null;
   return (
     <div class="block-map">
-      <canvas
-        ref={canvas}
-        role="img"
-        aria-label={summaryOf(view)}
-        data-testid="block-map"
-        onPointerMove={(event) => setPointed(cellAt(grid, event.offsetX, event.offsetY))}
-        onPointerLeave={() => setPointed(null)}
-      />
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard */}
+      <div class="block-map-scroll" tabIndex={0} role="region" aria-label="Map of the KV blocks">
+        <canvas
+          ref={canvas}
+          role="img"
+          aria-label={summaryOf(view)}
+          data-testid="block-map"
+          onPointerMove={(event) => setPointed(cellAt(grid, event.offsetX, event.offsetY))}
+          onPointerLeave={() => setPointed(null)}
+        />
+      </div>
       <p class="block-line" data-testid="block-line">
         {block === null ? "\u00a0" : describe(view, block)}
       </p>

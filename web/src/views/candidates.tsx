@@ -1,12 +1,13 @@
 /** Answers to one question side by side: columns, or tabs where there is no room for them. */
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { plural } from "../lib/format";
 import { useApp } from "../state/app";
 import type { Message } from "../state/conversation";
 import { AnswerContent, type AnswerMode } from "./answer_content";
 import { CopyButton } from "./code_block";
 import { Icon } from "./icon";
+import { Lazy } from "./lazy";
 import { MessageProblem } from "./message_problem";
 
 interface CandidatesProps {
@@ -20,12 +21,29 @@ export function Candidates({ messages, shown }: CandidatesProps) {
   const [tab, setTab] = useState(0);
   const [mode, setMode] = useState<AnswerMode>("text");
   const isBusy = store.generation.value !== null;
+  // As with a single answer: a search is watched while it runs, and stays in view when it ends.
+  const isSearching = (shown.hasTrace ?? false) && store.generation.value?.answer(shown.id) !== undefined;
+  const [isTreeChosen, setTreeChosen] = useState<boolean | null>(null);
+  const wasSearching = useRef(false);
+  if (isSearching) wasSearching.current = true;
+  const isTreeShown = shown.hasTrace === true && (isTreeChosen ?? wasSearching.current);
   const current = Math.min(tab, messages.length - 1);
   return (
     <section class="candidates" aria-label={`${messages.length} candidates`} data-testid="candidates">
       <header class="candidates-head">
         <h2>{plural(messages.length, "candidate")}</h2>
         <Tabs messages={messages} current={current} onSelect={setTab} />
+        {shown.hasTrace && (
+          <button
+            type="button"
+            class="button small"
+            aria-pressed={isTreeShown}
+            data-testid="candidates-search"
+            onClick={() => setTreeChosen(!isTreeShown)}
+          >
+            Search
+          </button>
+        )}
         <button
           type="button"
           class="button small"
@@ -47,6 +65,12 @@ export function Candidates({ messages, shown }: CandidatesProps) {
           <span class="button-text">Regenerate</span>
         </button>
       </header>
+      {isTreeShown && (
+        <Lazy
+          load={() => import("./search_view").then((m) => m.SearchView)}
+          props={{ message: shown, isLive: isSearching }}
+        />
+      )}
       <div class="candidate-columns">
         {messages.map((message, index) => (
           <Candidate
