@@ -53,6 +53,8 @@ class _Cursor:
         common = _common_length(self.tokens, tokens)
         if common < len(self.tokens):
             self.matcher.rollback(len(self.tokens) - common)
+            # llguidance 1.9.1 keeps its last mask over a rollback, and gives it out again after as many other tokens.
+            self.matcher.compute_bitmask()
         # Unlike `consume_tokens` this stops before a token that is not allowed, and the matcher stays sound.
         consumed = self.matcher.try_consume_tokens(tokens[common:])
         self.tokens = tokens[: common + consumed]
