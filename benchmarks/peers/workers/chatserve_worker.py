@@ -7,8 +7,6 @@ from typing import Any
 from benchmarks.peers.workers.loop import Run, serve
 from chatserve.engine import LLM
 
-_DECODERS = {"beam": "beam", "parallel": "parallel"}
-
 
 def prepare() -> Run:
     llm = LLM(kv_memory=1.0)
@@ -18,7 +16,7 @@ def prepare() -> Run:
         if order["kind"] == "beam":
             params |= {"decoder": "beam", "width": order["width"]}
         elif order["kind"] == "parallel":
-            params |= {"decoder": "sampling", "n": order["width"], "temperature": 1, "seed": 1}
+            params |= {"decoder": "parallel", "n": order["width"], "temperature": 1, "seed": 1}
         answers = llm.generate(prompts, **params)
         assert all(len(output.token_ids) == num_tokens for answer in answers for output in answer.outputs)
 
