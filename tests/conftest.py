@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import pytest
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background without it
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # tests run in several processes: who spins keeps another from work
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"

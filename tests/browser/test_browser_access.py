@@ -99,7 +99,7 @@ def test_everything_by_keyboard(start_server: Start, open_chat: Open) -> None:
     keyboard.press("Escape")
     expect(chat.composer).to_be_focused()
     keyboard.press("Alt+s")
-    expect(chat.by("settings-panel")).to_be_visible()
+    expect(chat.by("settings-panel").get_by_role("heading", level=2)).to_be_focused()
     keyboard.press("Tab")
     keyboard.press("Tab")
     expect(chat.by("preset")).to_be_focused()

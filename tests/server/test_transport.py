@@ -256,8 +256,9 @@ def test_a_huge_prompt_delays_nobody(start_server: Start) -> None:
         thread.join()
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
-    assert max(latencies) < took / 2, latencies
-    assert max(gaps) < took / 2
+    bearable = max(0.25, took / 2)
+    assert max(latencies) < bearable, latencies
+    assert max(gaps) < bearable, gaps
 
 
 def test_an_answer_that_takes_longer_than_its_timeout_is_a_504_or_an_error_frame(start_server: Start) -> None:
