@@ -29,7 +29,7 @@ def connect(served: Served) -> socket.socket:
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """One answer with a Content-Length."""
+    """One answer with a Content-Length; what has come behind it is dropped."""
     received = b""
     while b"\r\n\r\n" not in received:
         received += connection.recv(65536)
@@ -37,7 +37,7 @@ def read_answer(connection: socket.socket) -> bytes:
     length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
     while len(body) < length:
         body += connection.recv(65536)
-    return head + b"\r\n\r\n" + body
+    return head + b"\r\n\r\n" + body[:length]
 
 
 def read_to_end(connection: socket.socket) -> bytes:
