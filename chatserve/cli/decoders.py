@@ -13,6 +13,7 @@ import click
 from chatserve.cli.options import with_config
 from chatserve.config import Config
 from chatserve.errors import RequestError
+from chatserve.patience import told_when_slow
 
 if TYPE_CHECKING:
     from chatserve.cli.decoder_check import Checkup
@@ -140,19 +141,12 @@ def _decoders_in(file: Path) -> tuple[list[Decoder], bool]:
 
 def _prepare() -> None:
     """Make ready what the checks need, and say what takes so long when it does."""
-    from threading import Timer
-
     from chatserve.testing import VOCAB_SIZE
     from chatserve.testing.trial import warm_up
 
     text = "Preparing the sampling kernels; the first time they are compiled, which takes a minute or two ..."
-    notice = Timer(_PATIENCE_SECONDS, lambda: click.echo(text, err=True))
-    notice.daemon = True
-    notice.start()
-    try:
+    with told_when_slow(_PATIENCE_SECONDS, lambda: click.echo(text, err=True)):
         warm_up(VOCAB_SIZE)
-    finally:
-        notice.cancel()
 
 
 def _report(decoder: Decoder, checkup: Checkup) -> bool:

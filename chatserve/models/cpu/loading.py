@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +20,7 @@ from chatserve.models.cpu.packing import ArraySource, pack_model
 from chatserve.models.cpu.tiles import Kind
 from chatserve.models.gguf_file import GgufFile
 from chatserve.models.loading import LoadedModel, with_text
+from chatserve.patience import told_when_slow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -111,21 +109,10 @@ def _make_runner(packed: PackedModel, name: str, config: Config) -> CpuRunner:
     kv_dtype = config.kv_dtype
     if kv_dtype == "auto":
         kv_dtype = "float32" if is_exact else "float16"
-    with _told_when_slow("compiling the CPU kernels for this machine: only once, about a minute"):
+    message = "compiling the CPU kernels for this machine: only once, about a minute"
+    with told_when_slow(_SILENT_SECONDS, lambda: logger.info(message)):
         from chatserve.models.cpu.cpu_runner import CpuRunner  # compiles code, unless a cache has it
 
         runner = CpuRunner(packed, name, kv_dtype=kv_dtype, activations=config.activations)
         runner.warm_up()
     return runner
-
-
-@contextmanager
-def _told_when_slow(message: str) -> Iterator[None]:
-    """Log the message when what is inside takes long enough for somebody to wonder."""
-    timer = threading.Timer(_SILENT_SECONDS, logger.info, [message])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
