@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -167,6 +167,18 @@ class AsyncEngine:
         """
         generation = Generation(self, given.sampling.n)
         return await self._start(generation, lambda: self._engine.submit(given, generation._listen))
+
+    async def submit_all(self, requests: Iterable[GenerationRequest]) -> list[Generation]:
+        """Submit all requests or none: a refusal of one cancels those before it, and is raised."""
+        accepted: list[Generation] = []
+        try:
+            for request in requests:
+                accepted.append(await self.submit(request))  # noqa: PERF401  cancelled below when a later one is refused
+        except BaseException:
+            for generation in accepted:
+                generation.cancel()
+            raise
+        return accepted
 
     async def register_prefix(
         self, name: str, token_ids: Sequence[int], messages: list[dict[str, Any]] | None = None

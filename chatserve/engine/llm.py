@@ -110,10 +110,8 @@ class AsyncLLM:
         """`LLM.generate`, awaited."""
         prompts = _listed(prompts)
         given = [_to_request(self.engine.vocabulary, prompt, decoder, params) for prompt in prompts]
-        generations: list[Generation] = []
+        generations = await self.engine.submit_all(given)
         try:
-            for request in given:
-                generations.append(await self.engine.submit(request))  # noqa: PERF401  what is known is cancelled
             return list(await asyncio.gather(*(_collect_async(generation) for generation in generations)))
         finally:
             for generation in generations:

@@ -19,16 +19,8 @@ class Answers:
 
     @classmethod
     async def submit(cls, engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> Answers:
-        """Submit all requests or none: a refusal of one cancels those before it, and is raised."""
-        accepted: list[Generation] = []
-        try:
-            for request in requests:
-                accepted.append(await engine.submit(request))  # noqa: PERF401 (cancelled below when a later one is refused)
-        except BaseException:
-            for generation in accepted:
-                generation.cancel()
-            raise
-        return cls(accepted)
+        """Submit all requests or none (see `AsyncEngine.submit_all`)."""
+        return cls(await engine.submit_all(requests))
 
     @property
     def num_choices(self) -> int:

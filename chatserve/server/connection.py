@@ -92,13 +92,11 @@ class Connection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        _cancel(self._stall_timer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_awaiting()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
+        _cancel(self._stall_timer)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -128,9 +126,8 @@ class Connection(HttpToolsProtocol):
         self._send_timer = self.loop.call_later(self.send_timeout, self._end_patience)
 
     def _stop_awaiting(self) -> None:
-        if self._send_timer is not None:
-            self._send_timer.cancel()
-            self._send_timer = None
+        _cancel(self._send_timer)
+        self._send_timer = None
 
     def _end_patience(self) -> None:
         """The client has not sent what it has begun: an answer to it, or to a request before it, is the last one."""
@@ -155,3 +152,8 @@ def connection_class(config: Config) -> type[Connection]:
     """`Connection` with the bounds of a configuration: uvicorn makes the instances itself."""
     bounds = {"send_timeout": config.body_timeout, "stall_timeout": config.stall_timeout}
     return type("BoundedConnection", (Connection,), bounds)
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
