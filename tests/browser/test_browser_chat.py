@@ -178,6 +178,20 @@ def test_code_keeps_every_character_and_can_be_copied(start_server: Start, open_
     assert chat.page.evaluate("navigator.clipboard.readText()").rstrip("\n") == source
 
 
+def scroll_up_and_stay(chat: ChatPage, go_on: Callable[[], None]) -> float:
+    """Scrolls up, lets the answer grow, and answers the place, which must stay."""
+    scroller = chat.by("scroller")
+    scroller.hover()
+    chat.page.mouse.wheel(0, -400)
+    expect(chat.by("jump-to-latest")).to_be_visible()
+    chat.page.wait_for_function(COMES_TO_REST, arg=scroller.element_handle(), polling=100)
+    place, height = scroller.evaluate("s => [s.scrollTop, s.scrollHeight]")
+    go_on()
+    chat.page.wait_for_function("([s, h]) => s.scrollHeight > h + 300", arg=[scroller.element_handle(), height])
+    assert scroller.evaluate("s => s.scrollTop") == place
+    return float(place)
+
+
 def test_the_page_stays_where_one_reads(start_server: Start, open_chat: Open, gate: Hold) -> None:  # case h7
     served = start_server("line\n\n" * 250)
     model = gate(served)
@@ -187,19 +201,12 @@ def test_the_page_stays_where_one_reads(start_server: Start, open_chat: Open, ga
     scroller = chat.by("scroller")
     chat.page.wait_for_function("s => s.scrollTop > 600", arg=scroller.element_handle())
     expect(chat.by("jump-to-latest")).to_have_count(0)
-    scroller.hover()
-    chat.page.mouse.wheel(0, -400)
-    expect(chat.by("jump-to-latest")).to_be_visible()
-    chat.page.wait_for_function(COMES_TO_REST, arg=scroller.element_handle(), polling=100)
-    before = scroller.evaluate("s => [s.scrollTop, s.scrollHeight]")
-    model.allow(300)
-    chat.page.wait_for_function("([s, h]) => s.scrollHeight > h + 300", arg=[scroller.element_handle(), before[1]])
-    assert scroller.evaluate("s => s.scrollTop") == before[0]
+    place = scroll_up_and_stay(chat, lambda: model.allow(300))
     chat.by("jump-to-latest").click()
     model.allow(300)
     chat.page.wait_for_function(
         "([s, t]) => s.scrollTop > t + 600 && s.scrollHeight - s.scrollTop - s.clientHeight < 100",
-        arg=[scroller.element_handle(), before[0]],
+        arg=[scroller.element_handle(), place],
     )
     chat.by("stop").click()
 
@@ -214,14 +221,7 @@ def test_the_page_follows_and_stays_in_a_long_code_block(
     model.allow(500)
     scroller = chat.by("scroller")
     chat.page.wait_for_function("s => s.scrollTop > 600", arg=scroller.element_handle())
-    scroller.hover()
-    chat.page.mouse.wheel(0, -400)
-    expect(chat.by("jump-to-latest")).to_be_visible()
-    chat.page.wait_for_function(COMES_TO_REST, arg=scroller.element_handle(), polling=100)
-    before = scroller.evaluate("s => [s.scrollTop, s.scrollHeight]")
-    model.allow(200)
-    chat.page.wait_for_function("([s, h]) => s.scrollHeight > h + 300", arg=[scroller.element_handle(), before[1]])
-    assert scroller.evaluate("s => s.scrollTop") == before[0]
+    scroll_up_and_stay(chat, lambda: model.allow(200))
 
 
 def test_settings_are_sent_and_kept_as_a_preset(start_server: Start, open_chat: Open) -> None:

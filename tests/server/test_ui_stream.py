@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from chatserve.server import ui, ui_answer
@@ -266,16 +267,20 @@ def test_a_client_that_leaves_before_it_has_read_anything_can_come_back(start_se
     assert eventually(served.is_idle)
 
 
-def test_a_client_that_comes_back_before_its_request_is_taken_waits_for_it(start_server: Start, answer_id: str) -> None:
-    served = start_server("Hello!")
+def come_back_early(served: Served, answer_id: str, body: bytes) -> httpx.Response:
+    """What a client gets that comes back while the body of its request is still on its way."""
     with (
-        send_by_hand(served, answer_id, BODY[:5], len(BODY)) as connection,
+        send_by_hand(served, answer_id, body[:5], len(body)) as connection,
         ThreadPoolExecutor() as threads,
     ):
         assert eventually(lambda: served.http.put(f"ui/stream/{answer_id}", content=b"{}").status_code == 409)
         coming_back = threads.submit(served.http.get, f"ui/stream/{answer_id}")
-        connection.sendall(BODY[5:])
-        response = coming_back.result(10)
+        connection.sendall(body[5:])
+        return coming_back.result(10)
+
+
+def test_a_client_that_comes_back_before_its_request_is_taken_waits_for_it(start_server: Start, answer_id: str) -> None:
+    response = come_back_early(start_server("Hello!"), answer_id, BODY)
     assert response.text.startswith("id: 1\nevent: open\n")
     assert response.text.rstrip().split("\n")[-2] == "event: done"
 
@@ -284,15 +289,7 @@ def test_a_client_that_comes_back_to_a_request_that_is_refused_is_told_that_ther
     start_server: Start, answer_id: str
 ) -> None:
     served = start_server("Hello!")
-    body = b'{"messages": []}'
-    with (
-        send_by_hand(served, answer_id, body[:5], len(body)) as connection,
-        ThreadPoolExecutor() as threads,
-    ):
-        assert eventually(lambda: served.http.put(f"ui/stream/{answer_id}", content=b"{}").status_code == 409)
-        coming_back = threads.submit(served.http.get, f"ui/stream/{answer_id}")
-        connection.sendall(body[5:])
-        assert coming_back.result(10).status_code == 404
+    assert come_back_early(served, answer_id, b'{"messages": []}').status_code == 404
     assert text_of(answered(served, answer_id)) == "Hello!"  # the id is free again
 
 

@@ -3,16 +3,22 @@ import { shownPath } from "../src/state/conversation";
 import { finished, last, openPage, token } from "./open_page";
 import { Connection, DONE, OPEN, refusal, scriptedFetch } from "./stream_server";
 
-test("a reload in the middle of an answer takes it up behind the last stored event", async () => {
-  const [first, second] = [new Connection(), new Connection()];
-  const asked = scriptedFetch([first, second]);
+/** Asks on a new page, whose answer is begun with "Hel" and stored so far. */
+async function storePart(connection: Connection, more: object = {}) {
   const { store, actions } = openPage();
   actions.send("Hi");
-  first.send(1, "open", OPEN);
-  first.send(2, "delta", { choice: 0, text: "Hel", tokens: [token("Hel")] });
+  connection.send(1, "open", OPEN);
+  connection.send(2, "delta", { choice: 0, text: "Hel", ...more });
   await vi.waitFor(() => expect(store.generation.value?.answers[0]?.text).toBe("Hel"));
   store.saveRunning();
   await store.settled();
+  return store;
+}
+
+test("a reload in the middle of an answer takes it up behind the last stored event", async () => {
+  const [first, second] = [new Connection(), new Connection()];
+  const asked = scriptedFetch([first, second]);
+  const store = await storePart(first, { tokens: [token("Hel")] });
 
   const reloaded = openPage().store;
   await reloaded.open(store.current.value.id);
@@ -86,13 +92,7 @@ test("without room in the session's storage, nothing is asked before the questio
 test("a reload after the server has forgotten the answer keeps what there was", async () => {
   const first = new Connection();
   const asked = scriptedFetch([first, refusal(404, "gone")]);
-  const { store, actions } = openPage();
-  actions.send("Hi");
-  first.send(1, "open", OPEN);
-  first.send(2, "delta", { choice: 0, text: "Hel" });
-  await vi.waitFor(() => expect(store.generation.value?.answers[0]?.text).toBe("Hel"));
-  store.saveRunning();
-  await store.settled();
+  const store = await storePart(first);
   const reloaded = openPage().store;
   await reloaded.open(store.current.value.id);
   await vi.waitFor(() => expect(asked).toHaveLength(2));
@@ -112,13 +112,7 @@ test("two windows do not take an answer from each other: the second waits until 
   Object.defineProperty(navigator, "locks", { configurable: true, value: { request } });
   const connection = new Connection();
   const asked = scriptedFetch([connection]);
-  const { store, actions } = openPage();
-  actions.send("Hi");
-  connection.send(1, "open", OPEN);
-  connection.send(2, "delta", { choice: 0, text: "Hel" });
-  await vi.waitFor(() => expect(store.generation.value?.answers[0]?.text).toBe("Hel"));
-  store.saveRunning();
-  await store.settled();
+  const store = await storePart(connection);
   const other = openPage().store;
   await other.open(store.current.value.id);
   connection.send(3, "delta", { choice: 0, text: "lo", finish_reason: "stop" });
