@@ -25,6 +25,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         return_trace: keep what the decoder traces.
         grammar: what the text of every choice must look like; None: anything.
         prompt_logprobs: report log-probabilities of the prompt tokens, with this many alternatives; None: do not.
+        shown_token_ids: special tokens that show in the text of the answers, by their names.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -38,6 +39,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     return_trace: bool = False
     grammar: Grammar | None = None
     prompt_logprobs: int | None = None
+    shown_token_ids: frozenset[int] = frozenset()
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):

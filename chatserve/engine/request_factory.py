@@ -120,13 +120,14 @@ class RequestFactory:
     def _rules(self, given: GenerationRequest) -> Rules:
         sampling, info = given.sampling, self._info
         room = info.max_model_len - len(given.prompt_token_ids)
+        vocabulary = self._vocabulary.showing(given.shown_token_ids)
         ends = () if sampling.ignore_eos else self._vocabulary.end_token_ids
         return Rules(
-            vocabulary=self._vocabulary,
+            vocabulary=vocabulary,
             vocab_size=info.vocab_size,
             end_token_ids=frozenset(ends) | frozenset(sampling.stop_token_ids),
             stop_strings=sampling.stop,
-            stop_matcher=StopMatcher(sampling.stop, self._vocabulary) if sampling.stop else None,
+            stop_matcher=StopMatcher(sampling.stop, vocabulary) if sampling.stop else None,
             min_tokens=sampling.min_tokens,
             max_tokens=room if sampling.max_tokens is None else sampling.max_tokens,
             max_len=info.max_model_len,

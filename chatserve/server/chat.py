@@ -74,10 +74,10 @@ def _wanted(engine: AsyncEngine, body: ChatBody, request_id: str, tools: ToolUse
     sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
     token_ids = continued_chat(engine, body, tools.shown if tools else ())
     check_prompt_ids(engine, token_ids, "messages")
-    grammar = answer_grammar(body)
+    grammar, shown = answer_grammar(body), frozenset[int]()
     if tools is not None:
-        grammar = tools.grammar(grammar)
-    return generation_request(body, token_ids, sampling, request_id=request_id, grammar=grammar)
+        grammar, shown = tools.grammar(grammar), tools.shown_token_ids
+    return generation_request(body, token_ids, sampling, request_id=request_id, grammar=grammar, shown_token_ids=shown)
 
 
 class ChatRoutes:
@@ -102,7 +102,8 @@ class ChatRoutes:
     def _wish(self, raw: bytes) -> ChatWish:
         body = parse(raw, ChatBody)
         check_stream_options(body)
-        return ChatWish.of(self._engine, body, response_id("chatcmpl"), tool_use(body, self._engine.chat_template))
+        tools = tool_use(body, self._engine.chat_template, self._engine.vocabulary)
+        return ChatWish.of(self._engine, body, response_id("chatcmpl"), tools)
 
     def _stream(self, answers: Answers, wish: ChatWish) -> Response:
         body, tools = wish.body, wish.tools

@@ -132,6 +132,7 @@ def generation_request(
     request_id: str,
     grammar: Grammar | None = None,
     prompt_logprobs: int | None = None,
+    shown_token_ids: frozenset[int] = frozenset(),
 ) -> GenerationRequest:
     """Everything the engine needs of one prompt of `body`."""
     decoder, decoder_params = decoder_choice(body)
@@ -147,4 +148,5 @@ def generation_request(
         return_trace=bool(body.return_trace),
         grammar=grammar,
         prompt_logprobs=prompt_logprobs,
+        shown_token_ids=shown_token_ids,
     )

@@ -13,7 +13,7 @@ from chatserve.engine.async_engine import AsyncEngine
 from chatserve.errors import ContextLengthError, RequestError
 from chatserve.server.bodies import ChatBody, ContentPart, Message, ToolCall
 from chatserve.text import Vocabulary
-from chatserve.text.tool_format import with_tools_told
+from chatserve.text.tool_format import has_short_ids, with_short_ids, with_tools_told
 
 _MAX_PROMPTS = 1024
 
@@ -62,6 +62,8 @@ def render_prompt(
         )
     if not template.takes_tools:
         turns, tools = with_tools_told(turns, tools), ()
+    elif has_short_ids(template.source):
+        turns = with_short_ids(turns)
     _check_length(engine, sum(len(turn["content"]) for turn in turns) + len(msgspec.json.encode(tools)), "messages")
     if continue_final_message:
         text = template.render_unfinished(turns, tools=list(tools) or None)

@@ -65,7 +65,7 @@ class ResponsesRoutes:
             check_stream_options(body)
             chat = chat_body(body)
             check_tables(chat)
-            tools = tool_use(chat, self._engine.chat_template)
+            tools = tool_use(chat, self._engine.chat_template, self._engine.vocabulary)
             return body, ChatWish.of(self._engine, chat, response_id("resp"), tools)
         except RequestError as error:
             raise in_terms_of_responses(error) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
+import secrets
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ from chatserve.server.sse import frame
 from chatserve.text.tool_parser import CallArguments, CallBegin, Content, Piece, ToolCallParser
 from chatserve.text.vocabulary import Vocabulary
 
+_ID_CHARACTERS = string.ascii_letters + string.digits
+
 
 def call_id() -> str:
-    """A new id, by which the result of a call will name it."""
-    return f"call_{uuid.uuid4().hex[:24]}"
+    """A new id, by which the result of a call will name it: nine letters and digits, since some templates demand it."""
+    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
 
 
 def message_with_calls(pieces: Sequence[Piece]) -> dict[str, Any]:

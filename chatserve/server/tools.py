@@ -11,7 +11,7 @@ import msgspec
 
 from chatserve.errors import RequestError
 from chatserve.server.bodies import ChatBody, FunctionDefinition, Tool, ToolChoice
-from chatserve.text import Grammar
+from chatserve.text import Grammar, Vocabulary
 from chatserve.text.chat_template import ChatTemplate
 from chatserve.text.tool_format import TAGGED, ToolFormat, tool_format
 from chatserve.text.tool_parser import ToolCallParser
@@ -41,6 +41,11 @@ class ToolUse:
         """Reads one choice of the answer."""
         return self.format.parser(None if self.has_several else 1)
 
+    @property
+    def shown_token_ids(self) -> frozenset[int]:
+        """Special tokens that the parser has to see."""
+        return frozenset(self.format.special.values())
+
     def grammar(self, answer: Grammar | None) -> Grammar | None:
         """The grammar of an answer that may hold calls, and is otherwise as `answer` says.
 
@@ -62,8 +67,11 @@ class ToolUse:
         return Grammar("lark", source, "tools")
 
 
-def tool_use(body: ChatBody, template: ChatTemplate | None) -> ToolUse | None:
-    """What the body offers; None when nothing may be called. Raises RequestError that names the bad field."""
+def tool_use(body: ChatBody, template: ChatTemplate | None, vocabulary: Vocabulary) -> ToolUse | None:
+    """What the body offers to a model with this template and vocabulary; None when nothing may be called.
+
+    Raises RequestError that names the bad field.
+    """
     tools = body.tools or []
     functions = _functions(tools)
     choice = body.tool_choice
@@ -81,8 +89,9 @@ def tool_use(body: ChatBody, template: ChatTemplate | None) -> ToolUse | None:
         return None
     if isinstance(choice, ToolChoice):
         functions = [_chosen(functions, choice)]
+    written = tool_format(template.source) if template is not None and template.takes_tools else TAGGED
     return ToolUse(
-        format=tool_format(template.source) if template is not None and template.takes_tools else TAGGED,
+        format=written.over(vocabulary),
         functions=functions,
         shown=[_without_none(msgspec.to_builtins(tool)) for tool in tools],
         is_forced=choice is not None and choice != "auto",

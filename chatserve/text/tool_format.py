@@ -3,86 +3,188 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any, TypeAlias
 
-from chatserve.text.tool_parser import ToolCallParser
+from chatserve.text.json_call import JsonCall
+from chatserve.text.mistral_call import MistralCall
+from chatserve.text.tool_parser import CallReader, ToolCallParser
+from chatserve.text.vocabulary import Vocabulary
 
 # As in `chatserve.text.grammar_compiler`, for schemas inside a larger grammar.
 _WHITE_SPACE = r"\n?[ \t]{0,20}"
 
-Turn = Mapping[str, Any]
+# The parts of a format that a vocabulary may have special tokens for, and the place of an id.
+_PART = re.compile(r"(\[[A-Z_]+\]|</?tool_call>|\{id\})")
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+Turn: TypeAlias = Mapping[str, Any]
+Function: TypeAlias = tuple[str, Any]
+"""The name of a function that may be called, with the JSON schema of its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """What stands around a call, which is a JSON object with the name and the arguments.
+    """How calls are written. Where a part is the name of a special token, such as ``[ARGS]``, it is that token.
 
     Attributes:
-        opening: text before each call; "" where a call is a whole answer.
-        closing: text behind it.
-        arguments_key: key of the arguments, beside ``name``.
+        opening: what stands before each call, or before the list of them; "" where a call is a whole answer.
+        head: text between the opening and the arguments, which are JSON; ``{name}`` stands for the function's name and
+            ``{id}`` for nine letters or digits.
+        tail: text behind the arguments.
+        closing: the end of `tail` that belongs to the opening rather than to the call.
+        between: text between two calls.
+        is_list: the calls stand in brackets, behind one opening.
+        reader: reads calls behind the opening.
+        special: the special tokens among the parts, by name.
     """
 
     opening: str
-    closing: str
-    arguments_key: str
+    head: str
+    tail: str
+    closing: str = ""
+    between: str = ""
+    is_list: bool = False
+    reader: Callable[[], CallReader] = JsonCall
+    special: Mapping[str, int] = field(default_factory=dict)
+
+    def over(self, vocabulary: Vocabulary) -> ToolFormat:
+        """This format with the special tokens that the vocabulary has for its parts."""
+        names = _PART.findall(self.opening + self.head + self.tail)
+        ids = {name: vocabulary.special_token_id(name) for name in names}
+        return replace(self, special={name: token_id for name, token_id in ids.items() if token_id is not None})
 
     def parser(self, max_calls: int | None = None) -> ToolCallParser:
         """Reads an answer; takes at most so many calls."""
-        return ToolCallParser(self.opening.strip(), self.closing.strip(), max_calls=max_calls)
+        return ToolCallParser(self.opening, self.closing, reader=self.reader, max_calls=max_calls)
 
     def call(self, name: str, arguments: str) -> str:
-        """The text of one call; `arguments` is JSON."""
-        return f"{self._head(name)}{arguments}}}{self.closing}"
+        """The text of one call, outside of lists; `arguments` is JSON."""
+        return f"{self.opening}{self._head(name)}{arguments}{self.tail}"
 
-    def calls_grammar(self, functions: Sequence[tuple[str, Any]], *, has_several: bool, otherwise: Any = None) -> str:
+    def calls_grammar(self, functions: Sequence[Function], *, has_several: bool, otherwise: Any = None) -> str:
         """A Lark grammar of answers that are calls.
 
         Args:
-            functions: the names that may be called, with the JSON schemas of their arguments.
+            functions: those that may be called.
             has_several: more than one call is allowed.
             otherwise: JSON schema of an answer that is allowed instead of calls; None: there is none.
         """
-        calls = 'call ("\\n" call)*' if has_several and self.opening else "call"
-        rules = [
-            f"start: {calls}" + ("" if otherwise is None else f" | %json {json.dumps(otherwise)}"),
-            "call: " + " | ".join(f"call_{index}" for index in range(len(functions))),
-        ]
-        for index, (name, schema) in enumerate(functions):
-            tail = json.dumps("}" + self.closing)
-            rules.append(f"call_{index}: {json.dumps(self._head(name))} %json {_schema(schema)} {tail}")
-        return "\n".join(rules)
+        opening = f"{self._lark(self.opening)} " if self.opening else ""
+        answer = "" if otherwise is None else f" | %json {json.dumps(otherwise)}"
+        return "\n".join([f"start: {opening}calls{answer}", *self._call_rules(functions, has_several)])
 
-    def text_or_calls_grammar(self, functions: Sequence[tuple[str, Any]]) -> str:
+    def text_or_calls_grammar(self, functions: Sequence[Function]) -> str:
         """A Lark grammar of answers that are any text, in which every call is of one of the functions."""
-        rules = [
-            "start: (" + " | ".join(f"call_{index}" for index in range(len(functions))) + ")* TEXT",
-            r"TEXT: /(.|\n)*/",
-        ]
-        trigger = self.opening.strip()
+        rules = ["start: (open calls)* TEXT"]
+        if self.opening in self.special:
+            spelled = re.sub(r"(\W)", r"\\\1", self.opening)  # is read as the token would be
+            rules.append(f"open: TEXT {self._lark(self.opening)}")
+            rules.append(rf"TEXT: /(.|\n)*/ & ~/(.|\n)*{spelled}(.|\n)*/")
+        else:
+            rules.append(f"open[lazy]: TEXT {json.dumps(self.opening)}")
+            rules.append(r"TEXT: /(.|\n)*/")
+        return "\n".join([*rules, *self._call_rules(functions, has_several=self.is_list)])
+
+    def _call_rules(self, functions: Sequence[Function], has_several: bool) -> list[str]:
+        """The rule ``calls``, of what stands behind the first opening, and those it needs."""
+        if self.is_list:
+            more = f" ({self._lark(self.between)} call)*" if has_several else ""
+            calls = f'" "? "[" call{more} "]"'
+        else:
+            again = self._lark(self.between + self.opening)
+            calls = f"call ({again} call)*" if has_several and self.opening else "call"
+        rules = [f"calls: {calls}", "call: " + " | ".join(f"call_{index}" for index in range(len(functions)))]
         for index, (name, schema) in enumerate(functions):
-            head, tail = json.dumps(self._head(name).removeprefix(trigger)), json.dumps("}" + self.closing)
-            rules.append(f"open_{index}[lazy]: TEXT {json.dumps(trigger)}")
-            rules.append(f"call_{index}: open_{index} {head} %json {_schema(schema)} {tail}")
-        return "\n".join(rules)
+            head, tail = self._lark(self._head(name)), self._lark(self.tail)
+            rules.append(f"call_{index}: {head} %json {_schema(schema)} {tail}")
+        return rules
 
     def _head(self, name: str) -> str:
-        return f'{self.opening}{{"name": {json.dumps(name)}, "{self.arguments_key}": '
+        return self.head.replace("{name}", json.dumps(name)[1:-1])
+
+    def _lark(self, text: str) -> str:
+        """What matches this text, in the syntax of Lark."""
+        return " ".join(self._lark_part(part) for part in _PART.split(text) if part)
+
+    def _lark_part(self, part: str) -> str:
+        if part == "{id}":
+            return "/[a-zA-Z0-9]{9}/"
+        return f"<[{self.special[part]}]>" if part in self.special else json.dumps(part)
 
 
-TAGGED = ToolFormat("<tool_call>\n", "\n</tool_call>", "arguments")
+TAGGED = ToolFormat(
+    "<tool_call>",
+    '\n{"name": "{name}", "arguments": ',
+    "}\n</tool_call>",
+    closing="</tool_call>",
+    between="\n",
+)
 """As Hermes and Qwen models write calls; also for models that know nothing of tools."""
 
-BARE = ToolFormat("", "", "parameters")
+BARE = ToolFormat("", '{"name": "{name}", "parameters": ', "}")
 """As Llama 3 models write the one call that is their whole answer."""
+
+MISTRAL_LIST = ToolFormat(
+    "[TOOL_CALLS]",
+    '{"name": "{name}", "arguments": ',
+    "}",
+    between=", ",
+    is_list=True,
+    reader=MistralCall,
+)
+"""As Mistral models up to Small 3.1 write calls (tokenizers v3 and v7)."""
+
+MISTRAL = ToolFormat("[TOOL_CALLS]", "{name}[ARGS]", "", reader=MistralCall)
+"""As later Mistral models write them (tokenizer v13)."""
+
+MISTRAL_WITH_ID = ToolFormat("[TOOL_CALLS]", "{name}[CALL_ID]{id}[ARGS]", "", reader=MistralCall)
+"""As those between them do, with an id in each call (tokenizer v11)."""
 
 
 def tool_format(template_source: str) -> ToolFormat:
     """The format that a chat template teaches, as far as its text tells."""
+    if "[TOOL_CALLS]" in template_source:
+        if "[ARGS]" not in template_source:
+            return MISTRAL_LIST
+        return MISTRAL_WITH_ID if "[CALL_ID]" in template_source else MISTRAL
     is_bare = "<tool_call>" not in template_source and '"parameters"' in template_source
     return BARE if is_bare else TAGGED
+
+
+def has_short_ids(template_source: str) -> bool:
+    """Whether a template demands ids as `with_short_ids` makes them."""
+    return MISTRAL.opening in template_source
+
+
+def with_short_ids(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """A conversation in which every id of a call is nine letters or digits, as the templates of Mistral demand.
+
+    Ids that are so already, as those made here, stay; others come from a client that has talked to another server.
+    """
+    return [_with_short_ids(turn) for turn in turns]
+
+
+def _with_short_ids(turn: Turn) -> dict[str, Any]:
+    short = dict(turn)
+    if turn.get("tool_call_id"):
+        short["tool_call_id"] = _short_id(turn["tool_call_id"])
+    if turn.get("tool_calls"):
+        short["tool_calls"] = [_with_short_id(call) for call in turn["tool_calls"]]
+    return short
+
+
+def _with_short_id(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Without one the template says what it lacks."""
+    rest = {name: value for name, value in call.items() if name != "id"}
+    return {**rest, "id": _short_id(call["id"])} if call.get("id") else rest
+
+
+def _short_id(call_id: str) -> str:
+    return call_id if _SHORT_ID.fullmatch(call_id) else sha256(call_id.encode()).hexdigest()[:9]
 
 
 def with_tools_told(turns: Sequence[Turn], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

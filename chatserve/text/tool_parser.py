@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from chatserve.text.json_call import JsonCall
 
@@ -35,8 +36,26 @@ class CallArguments:
 Piece: TypeAlias = Content | CallBegin | CallArguments
 
 
+class CallReader(Protocol):
+    """Reads what stands behind an opening: one call, or several one after the other (see `JsonCall`, `MistralCall`)."""
+
+    @property
+    def state(self) -> str:
+        """ "complete" at the end, "broken" at the first character that can't belong to a call, "next" between two."""
+
+    @property
+    def name(self) -> str | None:
+        """The name of the call's function, once it is known."""
+
+    def push(self, character: str) -> None:
+        """One more character."""
+
+    def take_arguments(self) -> str:
+        """New text of the call's arguments."""
+
+
 class ToolCallParser:
-    """Finds calls of the form ``<opening>{"name": ..., "arguments": ...}<closing>`` in a text that comes in pieces.
+    """Finds calls of the form ``<opening>call<closing>`` in a text that comes in pieces.
 
     White space around calls is dropped, other text is content, and so is what looks like a call at first and turns out
     not to be one. Text that may become an opening is held back.
@@ -44,17 +63,26 @@ class ToolCallParser:
     Args:
         opening: what stands before each call; "" where the whole answer is one call or none.
         closing: what stands behind it.
+        reader: reads the call itself, by default ``{"name": ..., "arguments": ...}``.
         max_calls: further calls are dropped, with whatever follows.
 
     Attributes:
         num_calls: calls that have begun.
     """
 
-    def __init__(self, opening: str, closing: str, *, max_calls: int | None = None) -> None:
+    def __init__(
+        self,
+        opening: str,
+        closing: str,
+        *,
+        reader: Callable[[], CallReader] = JsonCall,
+        max_calls: int | None = None,
+    ) -> None:
         self._opening = opening
         self._closing = closing
+        self._reader = reader
         self._max_calls = max_calls
-        self._call = None if opening else JsonCall()
+        self._call = None if opening else reader()
         self._raw = ""  # the text of a call until its name is known: it may have to become content again
         self._held = ""  # text outside of calls that may become an opening, or a closing behind a call
         self._space = ""  # white space before any content
@@ -81,7 +109,7 @@ class ToolCallParser:
 
     def _push_text(self, text: str) -> str:
         """Take text outside of calls; what follows an opening is returned."""
-        if self._max_calls is not None and self.num_calls >= self._max_calls:
+        if self._is_full():
             return ""
         self._held += text
         if self._is_behind_call and not self._skip_closing():
@@ -91,7 +119,7 @@ class ToolCallParser:
         if start >= 0:
             before, rest = self._held[:start], self._held[start + len(self._opening) :]
             self._add_content(before, held_at)
-            self._call, self._raw, self._held = JsonCall(), self._opening, ""
+            self._call, self._raw, self._held = self._reader(), self._opening, ""
             return rest
         certain = len(self._held) - _overlap(self._held, self._opening)
         self._add_content(self._held[:certain], held_at)
@@ -108,34 +136,44 @@ class ToolCallParser:
         self._is_behind_call = False
         return True
 
-    def _push_call(self, call: JsonCall, text: str) -> str:
+    def _push_call(self, call: CallReader, text: str) -> str:
         """Take text of a call; what follows it is returned."""
         for position, character in enumerate(text, 1):
             was_named = call.name is not None
             call.push(character)
             if call.name is None:
                 self._raw += character
+            elif not was_named and self._is_full():
+                self._call, self._raw = None, ""
+                return ""
             elif not was_named:
                 self._pieces.append(CallBegin(self.num_calls, call.name))
                 self.num_calls += 1
                 self._raw = self._space = ""
-            if call.state in ("complete", "broken"):
+            if call.state in ("next", "complete", "broken"):
                 self._pass_on(call)
+            if call.state == "complete" or (call.state == "broken" and call.name is None):
                 return self._end_call(call, text[position:])
+            if call.state == "broken":
+                return self._end_call(call, text[position - 1 :])
         self._pass_on(call)
         return ""
 
-    def _end_call(self, call: JsonCall, rest: str) -> str:
+    def _is_full(self) -> bool:
+        return self._max_calls is not None and self.num_calls >= self._max_calls
+
+    def _end_call(self, call: CallReader, rest: str) -> str:
         """Go back to text before `rest`; what turned out to be none of a call is read again, its opening is content."""
         self._call = None
         if call.name is not None:
             self._is_behind_call, self._has_content = True, False
             return rest
         raw, self._raw = self._raw, ""
-        self._add_content(raw[: len(self._opening)], self._num_pushed - len(rest) - len(raw))
-        return raw[len(self._opening) :] + rest
+        opening = self._opening if raw.startswith(self._opening) else ""  # a later call of a list has none
+        self._add_content(opening, self._num_pushed - len(rest) - len(raw))
+        return raw[len(opening) :] + rest
 
-    def _pass_on(self, call: JsonCall) -> None:
+    def _pass_on(self, call: CallReader) -> None:
         if arguments := call.take_arguments():
             self._pieces.append(CallArguments(self.num_calls - 1, arguments))
 

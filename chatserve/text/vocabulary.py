@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer
 
 from chatserve.errors import RequestError
 from chatserve.text.detokenizer import Detokenizer
-from chatserve.text.token_bytes import build_byte_table
+from chatserve.text.token_bytes import ByteTable, build_byte_table
 
 if TYPE_CHECKING:
     from chatserve.text.grammar_compiler import GrammarCompiler
@@ -55,6 +56,7 @@ class Vocabulary:
         self.bos_token_id = bos_token_id
         self._tokenizer = tokenizer
         self.byte_table = build_byte_table(tokenizer, size, self.special_token_ids)
+        self._showing: dict[frozenset[int], Vocabulary] = {}
 
     def encode(self, text: str, *, add_special_tokens: bool = False, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
@@ -91,6 +93,25 @@ class Vocabulary:
     def token_name(self, token_id: int) -> str:
         """What the tokenizer itself calls a token, such as ``<|im_end|>`` or ``Ġthe``; "" for ids without a token."""
         return self._tokenizer.id_to_token(token_id) or "" if token_id >= 0 else ""
+
+    def special_token_id(self, name: str) -> int | None:
+        """Id of the special token that the tokenizer calls so; None when there is none."""
+        token_id = self._tokenizer.token_to_id(name)
+        return token_id if token_id in self.special_token_ids else None
+
+    def showing(self, token_ids: frozenset[int]) -> Vocabulary:
+        """This vocabulary, except that these special tokens show in text, by their names. Not for grammars."""
+        if not token_ids:
+            return self
+        if token_ids not in self._showing:
+            shown = copy(self)
+            pieces = [*self.byte_table.pieces]
+            for token_id in token_ids:
+                pieces[token_id] = self.token_name(token_id).encode()
+            shown.byte_table = ByteTable(pieces, self.byte_table.openings)
+            shown.special_token_ids = self.special_token_ids - token_ids
+            self._showing[token_ids] = shown
+        return self._showing[token_ids]
 
     def detokenizer(self) -> Detokenizer:
         """A fresh incremental decoder for one text."""

@@ -32,6 +32,7 @@ from chatserve.testing import (
     byte_vocabulary,
 )
 from chatserve.text import Vocabulary
+from chatserve.text.chat_template import ChatTemplate
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi"}]
 ARGUMENTS = '{"city": "Paris", "days": 2}'
@@ -39,7 +40,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": ' + ARGUMENTS + "}\n</tool
 
 ENGINE_SETTINGS = {
     *("delay", "num_blocks", "num_host_blocks", "preemption"),
-    *("max_model_len", "max_queue", "extra_decoders", "vocabulary"),
+    *("max_model_len", "max_queue", "extra_decoders", "vocabulary", "chat_template"),
 }
 
 
@@ -60,6 +61,7 @@ def make_engine(
     max_queue: int = 64,
     extra_decoders: Sequence[Decoder] = (),
     vocabulary: Vocabulary | None = None,
+    chat_template: ChatTemplate | None = None,
 ) -> tuple[AsyncEngine, FakeRunner]:
     """The real engine over a fake model, with the installed decoders and more."""
     runner = FakeRunner(logits, delay=delay, max_model_len=max_model_len)
@@ -68,7 +70,7 @@ def make_engine(
         registry.add(added)
     limits = EngineLimits(num_blocks, num_host_blocks=num_host_blocks, preemption=preemption)
     engine = Engine(runner, vocabulary or byte_vocabulary(), registry, limits)
-    return AsyncEngine(engine, byte_chat_template(), max_queue), runner
+    return AsyncEngine(engine, chat_template or byte_chat_template(), max_queue), runner
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,18 @@ from chatserve.testing import VOCAB_SIZE, byte_vocabulary
 from chatserve.text import Grammar
 from chatserve.text.chat_template import ChatTemplate
 from chatserve.text.grammar_state import GrammarState
-from chatserve.text.tool_format import BARE, TAGGED, ToolFormat, tool_format, with_tools_told
+from chatserve.text.tool_format import (
+    BARE,
+    MISTRAL,
+    MISTRAL_LIST,
+    MISTRAL_WITH_ID,
+    TAGGED,
+    ToolFormat,
+    has_short_ids,
+    tool_format,
+    with_short_ids,
+    with_tools_told,
+)
 from chatserve.text.tool_parser import CallArguments, CallBegin
 
 VOCABULARY = byte_vocabulary()
@@ -68,7 +80,116 @@ def test_a_written_call_is_read_again(form: ToolFormat) -> None:
     assert pieces == [CallBegin(0, "weather"), CallArguments(0, PARIS)]
 
 
+MARKERS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+MARKED = byte_vocabulary(specials=("<|end|>", "<|start|>", *MARKERS), size=261)
+
+
+def ids_of(text: str) -> list[int]:
+    """Bytes, but special tokens where their names stand."""
+    return MARKED.encode(text)
+
+
+def marked_accepts(source: str, token_ids: list[int]) -> bool:
+    matcher = MARKED.grammars.compile(Grammar("lark", source))
+    return GrammarState(matcher, MARKED.size).accepts(token_ids)
+
+
+def listed(*calls: tuple[str, str]) -> str:
+    return ", ".join(f'{{"name": "{name}", "arguments": {given}}}' for name, given in calls).join(("[", "]"))
+
+
+def named(*calls: tuple[str, str]) -> str:
+    return "[TOOL_CALLS]".join(f"{name}[ARGS]{given}" for name, given in calls)
+
+
+def with_id(*calls: tuple[str, str]) -> str:
+    return "[TOOL_CALLS]".join(f"{name}[CALL_ID]aB3dE6gH9[ARGS]{given}" for name, given in calls)
+
+
+mistral_formats = pytest.mark.parametrize(
+    ("form", "write"), [(MISTRAL_LIST, listed), (MISTRAL, named), (MISTRAL_WITH_ID, with_id)]
+)
+
+
+@mistral_formats
+def test_forced_calls_of_mistral(form: ToolFormat, write: Callable[..., str]) -> None:
+    form = form.over(MARKED)
+    one, several = (form.calls_grammar(FUNCTIONS, has_several=has_several) for has_several in (False, True))
+    call, clock = "[TOOL_CALLS]" + write(("weather", PARIS)), ("time", "{}")
+    both = "[TOOL_CALLS]" + write(("weather", PARIS), clock)
+    assert marked_accepts(one, ids_of(call))
+    assert marked_accepts(several, ids_of(call))
+    assert marked_accepts(several, ids_of(both))
+    assert not marked_accepts(one, ids_of(both))
+    for wrong in (
+        *("Hello", "", "[TOOL_CALLS]", "[TOOL_CALLS]" + write(("other", "{}"))),
+        *("[TOOL_CALLS]" + write(("weather", "{}")), "[TOOL_CALLS]" + write(("time", '{"anything": 1}'))),
+    ):
+        assert not marked_accepts(several, ids_of(wrong))
+    assert not marked_accepts(several, list(call.encode())), "the marker is the token, not its name spelled"
+    either = form.calls_grammar(FUNCTIONS, has_several=True, otherwise={"type": "integer"})
+    assert marked_accepts(either, ids_of(both))
+    assert marked_accepts(either, ids_of("17"))
+
+
+@mistral_formats
+def test_text_with_calls_of_mistral(form: ToolFormat, write: Callable[..., str]) -> None:
+    grammar = form.over(MARKED).text_or_calls_grammar(FUNCTIONS)
+    calls = "[TOOL_CALLS]" + write(("weather", PARIS), ("time", "{}"))
+    for right in ("", "No call, a[0].\n[TOOL", calls, f"Let me see.\n{calls}", f"{calls} Done."):
+        assert marked_accepts(grammar, ids_of(right))
+    for wrong in ("[TOOL_CALLS]" + write(("weather", "{}")), "Hm. [TOOL_CALLS]" + write(("other", "{}"))):
+        assert not marked_accepts(grammar, ids_of(wrong))
+    assert not marked_accepts(grammar, list(b"[TOOL_CALLS]f")), "spelled, it would be read as a call as well"
+
+
+@mistral_formats
+def test_without_special_tokens_the_markers_are_text(form: ToolFormat, write: Callable[..., str]) -> None:
+    form = form.over(VOCABULARY)
+    assert not form.special
+    text = "[TOOL_CALLS]" + write(("weather", PARIS))
+    assert accepts(form.calls_grammar(FUNCTIONS, has_several=True), text)
+    assert accepts(form.text_or_calls_grammar(FUNCTIONS), f"Hm. {text}")
+    assert not accepts(form.text_or_calls_grammar(FUNCTIONS), "Hm. [TOOL_CALLS]" + write(("weather", "{}")))
+
+
+def test_a_list_may_begin_with_a_space() -> None:
+    """As the sentencepiece vocabularies write it."""
+    grammar = MISTRAL_LIST.over(MARKED).calls_grammar(FUNCTIONS, has_several=False)
+    assert marked_accepts(grammar, ids_of("[TOOL_CALLS] " + listed(("time", "{}"))))
+
+
+def test_the_special_tokens_of_a_format() -> None:
+    ids = {name: MARKED.encode(name)[0] for name in MARKERS}
+    assert MISTRAL_WITH_ID.over(MARKED).special == ids
+    assert MISTRAL_LIST.over(MARKED).special == {"[TOOL_CALLS]": ids["[TOOL_CALLS]"]}
+    assert not TAGGED.over(MARKED).special
+
+
+def test_ids_become_short_where_a_template_demands_it() -> None:
+    assert has_short_ids("... [TOOL_CALLS] ...")
+    assert not has_short_ids("... <tool_call> ...")
+    calls = [{"id": call_id, "function": {"name": "f"}} for call_id in ("call_0123456789", "aB3dE6gH9", None)]
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "1", "tool_call_id": "call_0123456789"},
+        {"role": "tool", "content": "2", "tool_call_id": "aB3dE6gH9"},
+        {"role": "tool", "content": "3"},
+    ]
+    short = with_short_ids(turns)
+    made, kept, none = short[1]["tool_calls"]
+    assert (len(made["id"]), made["id"].isalnum(), made["id"].isascii()) == (9, True, True)
+    assert kept == calls[1]
+    assert none == {"function": {"name": "f"}}
+    assert [turn.get("tool_call_id") for turn in short[2:]] == [made["id"], "aB3dE6gH9", None]
+    assert turns[1]["tool_calls"][0]["id"] == "call_0123456789", "the given turns are not changed"
+
+
 def test_formats_are_recognised_by_their_templates() -> None:
+    assert tool_format("[AVAILABLE_TOOLS] ... <tool_call> [TOOL_CALLS] [") is MISTRAL_LIST
+    assert tool_format("'[TOOL_CALLS]' + name + '[ARGS]' + arguments") is MISTRAL
+    assert tool_format("'[TOOL_CALLS]' + name + '[CALL_ID]' + id + '[ARGS]'") is MISTRAL_WITH_ID
     assert tool_format("... <tool_call>{'name': ..., \"parameters\"") is TAGGED
     assert tool_format('{{ \'{"name": "\' }} ... "parameters": ... ipython') is BARE
     assert tool_format("nothing of the kind") is TAGGED

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatserve.text.mistral_call import MistralCall
 from chatserve.text.tool_parser import CallArguments, CallBegin, Content, Piece, ToolCallParser
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -100,6 +101,73 @@ def test_a_call_that_is_the_whole_answer(text: str, content: str, calls: list[tu
     assert joined(parse(text, *range(1, len(text)), opening=""), text) == (content, calls)
 
 
+MISTRAL_OPEN = "[TOOL_CALLS]"
+
+
+def parse_mistral(text: str, *cuts: int, max_calls: int | None = None) -> tuple[str, list[tuple[str, str]]]:
+    parser = ToolCallParser(MISTRAL_OPEN, "", reader=MistralCall, max_calls=max_calls)
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [piece for start, stop in itertools.pairwise(bounds) for piece in parser.push(text[start:stop])]
+    return joined(pieces + parser.finish(), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        ("just text", "just text", []),
+        (f"{MISTRAL_OPEN}[{WEATHER}]", "", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN} [{WEATHER}, {WEATHER}]", "", [WEATHER_CALL] * 2),
+        (f"{MISTRAL_OPEN}\n[ {WEATHER} ,\n{WEATHER}\n]\n", "", [WEATHER_CALL] * 2),
+        (f"Let me see.{MISTRAL_OPEN}[{WEATHER}]", "Let me see.", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER}] and so", " and so", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER}]{MISTRAL_OPEN}[{WEATHER}]", "", [WEATHER_CALL] * 2),
+        (f"{MISTRAL_OPEN}[{WEATHER}", "", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER}, ", "", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER}\nThen text", "Then text", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER}, 5]", " 5]", [WEATHER_CALL]),
+        (f'{MISTRAL_OPEN}[{{"name": "f", "id": "aB3dE6gH9"}}]', "", [("f", "{}")]),
+        (f"{MISTRAL_OPEN}{WEATHER}", "", [WEATHER_CALL]),
+        (f'{MISTRAL_OPEN}f[ARGS]{{"a": "}}"}}', "", [("f", '{"a": "}"}')]),
+        (f"{MISTRAL_OPEN} f-1.x_y[ARGS] {{}}", "", [("f-1.x_y", "{}")]),
+        (f'{MISTRAL_OPEN}f[CALL_ID]aB3dE6gH9[ARGS]{{"a": 1}}', "", [("f", '{"a": 1}')]),
+        (f"{MISTRAL_OPEN}f{{}}", "", [("f", "{}")]),
+        (f"Hm. {MISTRAL_OPEN}f[ARGS]{{}}{MISTRAL_OPEN}g[ARGS]{{}} and so", "Hm.  and so", [("f", "{}"), ("g", "{}")]),
+        (f'{MISTRAL_OPEN}f[ARGS]{{"a": 1', "", [("f", '{"a": 1')]),
+        (f"{MISTRAL_OPEN}f[ARGS]5", f"{MISTRAL_OPEN}f[ARGS]5", []),
+        (f"{MISTRAL_OPEN}[ARGS]{{}}", f"{MISTRAL_OPEN}[ARGS]{{}}", []),
+        (f"{MISTRAL_OPEN}f[ARGS]", f"{MISTRAL_OPEN}f[ARGS]", []),
+        (f"{MISTRAL_OPEN} is how calls begin", f"{MISTRAL_OPEN} is how calls begin", []),
+        (f"{MISTRAL_OPEN}[1]{MISTRAL_OPEN}[{WEATHER}]", f"{MISTRAL_OPEN}[1]", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}{'f' * 200}{{}}", f"{MISTRAL_OPEN}{'f' * 200}{{}}", []),
+        (MISTRAL_OPEN, MISTRAL_OPEN, []),
+    ],
+)
+def test_calls_of_mistral(text: str, content: str, calls: list[tuple[str, str]]) -> None:
+    assert parse_mistral(text) == (content, calls)
+    assert parse_mistral(text, *range(1, len(text))) == (content, calls)
+
+
+def test_further_calls_of_a_list_can_be_dropped() -> None:
+    text = f"Hm. {MISTRAL_OPEN}[{WEATHER}, {WEATHER}] the end"
+    assert parse_mistral(text, max_calls=1) == ("Hm. ", [WEATHER_CALL])
+    assert parse_mistral(text, *range(1, len(text)), max_calls=1) == ("Hm. ", [WEATHER_CALL])
+
+
+def test_arguments_of_mistral_are_passed_on_as_they_come() -> None:
+    parser = ToolCallParser(MISTRAL_OPEN, "", reader=MistralCall)
+    assert parser.push(f"{MISTRAL_OPEN}f[AR") == []
+    assert parser.push("GS]") == []
+    assert parser.push('{"a') == [CallBegin(0, "f"), CallArguments(0, '{"a')]
+    assert parser.push('": 1}') == [CallArguments(0, '": 1}')]
+    assert parser.push(f'{MISTRAL_OPEN}[{{"name": "g", "arguments": {{"b": 2') == [
+        CallBegin(1, "g"),
+        CallArguments(1, '{"b": 2'),
+    ]
+    assert parser.push('}}, {"name": "h"}') == [CallArguments(1, "}"), CallBegin(2, "h"), CallArguments(2, "{}")]
+    assert parser.push("]") == []
+    assert parser.finish() == []
+
+
 def test_further_calls_can_be_dropped() -> None:
     text = f"Hm. {OPEN}{WEATHER}{CLOSE}\n{OPEN}{WEATHER}{CLOSE} the end"
     assert joined(parse(text, max_calls=1), text) == ("Hm. ", [WEATHER_CALL])
@@ -137,6 +205,52 @@ def test_nonsense_is_not_lost_and_cuts_do_not_matter(text: str, cuts: list[int])
     text = OPEN + text
     whole = joined(parse(text), text)
     assert joined(parse(text, *(min(cut, len(text)) for cut in cuts)), text) == whole
+    if not whole[1]:
+        assert whole[0] == text
+
+
+plain_names = st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True)
+
+
+@given(
+    st.lists(st.tuples(plain_names, arguments), max_size=3),
+    st.text('abc [TOL_S{}"\n', max_size=12),
+    st.sampled_from(["list", "named", "with id"]),
+    st.lists(st.integers(0, 400), max_size=8),
+)
+def test_any_calls_of_mistral_cut_anywhere(
+    calls: list[tuple[str, dict[str, Any]]], before: str, form: str, cuts: list[int]
+) -> None:
+    texts = [(name, json.dumps(given, ensure_ascii=False)) for name, given in calls]
+    if form == "list":
+        objects = ", ".join(f'{{"name": "{name}", "arguments": {text}}}' for name, text in texts)
+        text = f"{MISTRAL_OPEN} [{objects}]" if calls else ""
+    else:
+        between = "[CALL_ID]aB3dE6gH9[ARGS]" if form == "with id" else "[ARGS]"
+        text = "".join(f"{MISTRAL_OPEN}{name}{between}{text}" for name, text in texts)
+    content, found = parse_mistral(before + text, *cuts)
+    assert [(name, json.loads(given)) for name, given in found] == calls
+    assert content == (before if before.strip() or not calls else "")
+
+
+mistral_fragments = st.sampled_from(
+    [
+        *(MISTRAL_OPEN, "[ARGS]", "[CALL_ID]", "f", "[", "]", ", ", "{", "}", "{}", WEATHER, '{"name": "f"}'),
+        *('"arguments": 1', '"', "\\", " ", "\n", "text ", "é🦙", "[TOOL", "5"),
+    ]
+)
+
+
+@given(
+    st.lists(mistral_fragments, max_size=12).map("".join),
+    st.lists(st.integers(0, 200), max_size=8),
+    st.sampled_from([None, 1, 2]),
+)
+def test_cuts_do_not_matter_to_mistral(text: str, cuts: list[int], max_calls: int | None) -> None:
+    text = MISTRAL_OPEN + text
+    whole = parse_mistral(text, max_calls=max_calls)
+    assert parse_mistral(text, *cuts, max_calls=max_calls) == whole
+    assert parse_mistral(text, *range(1, len(text)), max_calls=max_calls) == whole
     if not whole[1]:
         assert whole[0] == text
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from chatserve.errors import ModelLoadError, RequestError
+from chatserve.testing import byte_vocabulary
 from chatserve.text import Vocabulary
 
 IDS = st.lists(st.integers(0, 49151) | st.integers(0, 400), max_size=20)
@@ -89,6 +90,23 @@ def test_the_begin_token_is_added_once() -> None:
 def test_a_lone_surrogate_is_a_request_error(real_vocabulary: Vocabulary) -> None:
     with pytest.raises(RequestError, match="surrogate"):
         real_vocabulary.encode("a\ud800b")
+
+
+def test_special_tokens_can_be_made_to_show() -> None:
+    vocabulary = byte_vocabulary(specials=("<|end|>", "[CALLS]", "[ARGS]"))
+    calls, args = (vocabulary.special_token_id(name) for name in ("[CALLS]", "[ARGS]"))
+    assert (calls, args) == (257, 258)
+    assert vocabulary.special_token_id("A") is None, "an ordinary token"
+    assert vocabulary.special_token_id("[OTHER]") is None
+    ids = [*b"a", 257, 258, *b"b", 256]
+    showing = vocabulary.showing(frozenset({257}))
+    assert showing.decode(ids) == "a[CALLS]b"
+    assert showing.token_bytes(257) == b"[CALLS]"
+    detokenizer = showing.detokenizer()
+    assert "".join(map(detokenizer.step, ids)) == "a[CALLS]b"
+    assert vocabulary.decode(ids) == "ab", "the vocabulary itself stays as it is"
+    assert vocabulary.showing(frozenset({257})) is showing
+    assert vocabulary.showing(frozenset()) is vocabulary
 
 
 def test_end_tokens_never_show_even_when_not_marked_special() -> None:
