@@ -24,7 +24,8 @@ class Operation:
         body: struct of its JSON body, if it takes one.
         answer: what comes back.
         media_type: of the answer; with `has_stream` it may be an event stream instead.
-        refusals: statuses of errors that it may answer beside 401 and 500.
+        refusals: statuses of errors that it may answer beside those that every route may.
+        has_unready: its answer may have the status 503 as well.
     """
 
     method: str
@@ -35,9 +36,12 @@ class Operation:
     media_type: str = "application/json"
     has_stream: bool = False
     refusals: tuple[int, ...] = ()
+    has_unready: bool = False
 
 
-_GENERATION = (400, 404, 408, 413, 429, 503, 504)
+_EVERYWHERE = (400, 414, 431, 500, 503)  # malformed HTTP, a long head, a fault, a model that is still being loaded
+_BODY = (408, 413)
+_GENERATION = (*_BODY, 404, 429, 504)
 
 OPERATIONS = (
     Operation(
@@ -70,13 +74,13 @@ OPERATIONS = (
         "Register a prefix",
         "The prefix, computed and pinned.",
         PrefixBody,
-        refusals=_GENERATION,
+        refusals=(*_BODY, 429),
     ),
     Operation("get", "/v1/prefixes", "Registered prefixes", "All prefixes with their lengths."),
     Operation("delete", "/v1/prefixes/{name}", "Remove a prefix", "What was removed.", refusals=(404,)),
-    Operation("post", "/tokenize", "Text to token ids", "Token ids.", TokenizeBody, refusals=(400, 404, 408, 413)),
-    Operation("post", "/detokenize", "Token ids to text", "The text.", DetokenizeBody, refusals=(400, 404, 408, 413)),
-    Operation("get", "/health", "State of the server", "200 when requests are taken, else 503.", refusals=(503,)),
+    Operation("post", "/tokenize", "Text to token ids", "Token ids.", TokenizeBody, refusals=(*_BODY, 404)),
+    Operation("post", "/detokenize", "Token ids to text", "The text.", DetokenizeBody, refusals=(*_BODY, 404)),
+    Operation("get", "/health", "State of the server", "200 when requests are taken, else 503.", has_unready=True),
     Operation("get", "/metrics", "Metrics for Prometheus", "All metrics.", media_type="text/plain"),
 )
 
@@ -86,7 +90,9 @@ _REASONS = {
     404: "There is no such thing.",
     408: "The body did not arrive in time.",
     413: "The body is too long.",
+    414: "The URL is too long.",
     429: "Too many requests wait; see Retry-After.",
+    431: "The headers are too long.",
     500: "The answer broke.",
     503: "The server is starting, draining or dead.",
     504: "The answer did not end within the `timeout` of the request.",
@@ -168,10 +174,10 @@ def _operation(operation: Operation, needs_key: bool) -> dict[str, Any]:
         "operationId": f"{operation.method}{operation.path}".replace("/", "_").replace("{", "").replace("}", ""),
         "responses": {"200": {"description": operation.answer, "content": content}},
     }
-    statuses = {*operation.refusals, 500} | ({401} if needs_key else set())
-    for status in sorted(statuses):
-        error = {"application/json": {"schema": {"$ref": _SCHEMAS + "Error"}}}
-        described["responses"][str(status)] = {"description": _REASONS[status], "content": error}
+    error = {"application/json": {"schema": {"$ref": _SCHEMAS + "Error"}}}
+    for status in sorted({*_EVERYWHERE, *operation.refusals} | ({401} if needs_key else set())):
+        shown = content if status == 503 and operation.has_unready else error
+        described["responses"][str(status)] = {"description": _REASONS[status], "content": shown}
     if operation.body is not None:
         reference = {"$ref": _SCHEMAS + operation.body.__name__}
         described["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
