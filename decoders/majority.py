@@ -8,7 +8,7 @@ from typing import Annotated
 import regex
 from msgspec import Meta
 
-from chatserve.decoding import Context, DecoderError, Params, Rejected, SearchTree, Sequence, complete, decoder
+from chatserve.decoding import Context, Params, Rejected, SearchTree, Sequence, complete, decoder
 
 PATIENCE = 0.2  # seconds of processor time for all matching of one vote: meanwhile nobody else is served
 MAX_REPEATS = 100_000  # that compiling may unroll, in one call that nothing can interrupt
@@ -39,14 +39,15 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
 def extract(pattern: "regex.Pattern[str]", text: str, deadline: float) -> str | None:
     """What an answer votes for: the last match of the pattern, None without one.
 
-    Raises DecoderError when the processor time `deadline` passes meanwhile: some patterns take exponential time.
+    Raises Rejected when the processor time `deadline` passes meanwhile: some patterns take exponential time on
+    some texts.
     """
     last = None
     try:
         for match in pattern.finditer(text, timeout=max(1e-3, deadline - time.process_time())):
             last = match
     except TimeoutError:
-        raise DecoderError("decoder_params.pattern: takes too long to match; avoid nested repetitions") from None
+        raise Rejected("decoder_params.pattern", "takes too long to match; avoid nested repetitions") from None
     return last and (last[1] if pattern.groups else last[0])
 
 

@@ -8,7 +8,9 @@ __all__ = ["DecoderError", "Rejected"]
 
 
 class Rejected(RequestError):
-    """Raised by a decoder before its first await to refuse the request: a 400 before the first byte.
+    """Raised by a decoder to refuse the request: status 400, as long as nothing was sent; a stream gets it as a frame.
+
+    Raise it before the first await if that can be: later, work was done for nothing.
 
     Args:
         param: the offending field, such as ``decoder_params.width``.

@@ -98,6 +98,24 @@ def test_refusals_name_the_field_and_hold_nothing(fields: dict[str, Any], param:
     assert_empty(engine)
 
 
+def test_a_refusal_after_work_was_done_is_passed_on_and_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    @decoder("late")
+    async def late(ctx: Context, prompt: Sequence, params: Any) -> None:
+        prompt.append(await ctx.sample([prompt]))
+        raise Rejected("decoder_params.pattern", "does not fit the answer")
+
+    engine = make_engine(late)
+    heard: list[Any] = []
+    engine.submit(request("late"), heard.append)
+    while engine.step():
+        pass
+    [error] = heard
+    assert isinstance(error, Rejected)
+    assert error.param == "decoder_params.pattern"
+    assert_empty(engine)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"], "nothing of ours has failed"
+
+
 def test_an_unknown_decoder_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(RequestError, match="'gready' is not known; there are: greedy, parallel, sampling") as caught:
         make_engine().submit(request("gready"), lambda news: None)

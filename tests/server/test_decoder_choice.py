@@ -64,6 +64,21 @@ def test_streamed_beam_search_equals_the_whole_answer(start_server: Start) -> No
     assert served.is_idle()
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_pattern_that_is_slow_to_match_is_the_clients_fault(start_server: Start, is_stream: bool) -> None:
+    """It shows on the answers only: as a status where nothing was sent, else as an error frame."""
+    served = start_server("a" * 60 + "!")
+    params = {"votes": 3, "pattern": "(a|aa)+$"}
+    response = served.chat(decoder="majority", decoder_params=params, stream=is_stream)
+    assert response.status_code == (200 if is_stream else 400)
+    error = (events(response.content)[-1] if is_stream else response.json())["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "decoder_params.pattern")
+    assert "takes too long to match" in error["message"]
+    assert is_stream or response.headers["x-should-retry"] == "false"
+    assert served.is_idle()
+    assert served.chat(decoder="majority", decoder_params={"votes": 3, "pattern": "a+"}).status_code == 200
+
+
 def test_a_decoder_may_refuse_its_parameters(served: Served) -> None:
     for is_stream in (False, True):
         response = served.complete(decoder="beam", decoder_params={"width": 2}, n=3, stream=is_stream)
