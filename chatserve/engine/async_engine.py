@@ -21,7 +21,7 @@ from chatserve.engine.generation import Delta, GenerationRequest, PublishedToken
 from chatserve.engine.latencies import DecoderLatencies, Latencies, Stopwatch
 from chatserve.engine.request import Request
 from chatserve.engine.step import Step
-from chatserve.errors import ChatserveError, GenerationError, QueueFullError, UnavailableError
+from chatserve.errors import ChatserveError, GenerationError, QueueFullError, RequestError, UnavailableError
 from chatserve.models.runner import ModelInfo
 from chatserve.text import Vocabulary
 from chatserve.text.chat_template import ChatTemplate
@@ -160,6 +160,22 @@ class AsyncEngine:
         """Wall time spent so far in the code of each decoder, by its name."""
         return dict(self._engine.decoder_seconds)
 
+    def check_room(self, num_requests: int = 1) -> None:
+        """Refuse so many requests now, before any work is done for them, if they cannot be taken. Any thread may ask.
+
+        Raises UnavailableError, QueueFullError, or RequestError for more requests than ever may wait.
+        """
+        if self.status != "ready":
+            raise UnavailableError(f"the server is {self.status}")
+        if num_requests > max(1, self._max_queue):
+            raise RequestError(
+                f"prompt holds {num_requests} prompts; at most {self._max_queue} requests may wait",
+                param="prompt",
+                code="invalid_value",
+            )
+        if len(self._engine.scheduler.waiting) + num_requests > self._max_queue:
+            raise QueueFullError(f"too many requests are waiting already (at most {self._max_queue}); try again later")
+
     async def submit(self, given: GenerationRequest) -> Generation:
         """Validate and queue a request; its decoder has been started when this returns.
 
@@ -236,7 +252,7 @@ class AsyncEngine:
         if started.cancelled():
             return
         try:
-            self._check_available()
+            self.check_room()
             generation._request = begin()
             self.latencies.num_prompt_tokens += generation.usage.prompt_tokens
         except ChatserveError as error:
@@ -300,12 +316,6 @@ class AsyncEngine:
             if not waiter.done():
                 waiter.set_result(None)
         self._idle_waiters.clear()
-
-    def _check_available(self) -> None:
-        if self.status != "ready":
-            raise UnavailableError(f"the server is {self.status}")
-        if len(self._engine.scheduler.waiting) >= self._max_queue:
-            raise QueueFullError(f"{self._max_queue} requests are waiting already; try again later")
 
     async def _idle(self) -> None:
         """Wait until no step runs and no request is left."""

@@ -72,6 +72,7 @@ def _wanted(engine: AsyncEngine, body: ChatBody, request_id: str, tools: ToolUse
     check_model(engine, body.model)
     alternatives = chat_alternatives(body)
     sampling = sampling_of(body, max_tokens=chat_max_tokens(body), alternatives=alternatives)
+    engine.check_room()
     token_ids = continued_chat(engine, body, tools.shown if tools else ())
     check_prompt_ids(engine, token_ids, "messages")
     grammar, shown = answer_grammar(body), frozenset[int]()

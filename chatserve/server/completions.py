@@ -72,6 +72,7 @@ class CompletionRoutes:
 
     def _prompts(self, body: CompletionBody) -> list[Prompt]:
         given = split_prompts(body.prompt)
+        self._engine.check_room(len(given))
         params = ["prompt"] if len(given) == 1 else [f"prompt[{index}]" for index in range(len(given))]
         return [self._prompt(prompt, param) for prompt, param in zip(given, params, strict=True)]
 

@@ -77,6 +77,7 @@ class PrefixRoutes:
         """Name, token ids, and what they were rendered from if they were."""
         body = parse(raw, PrefixBody)
         check_prefix_name(body.name)
+        self._engine.check_room()
         token_ids = self._token_ids(body)
         return body.name, token_ids, template_messages(body.messages) if body.messages is not None else None
 

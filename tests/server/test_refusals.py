@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chatserve.errors import DecoderError, UnavailableError
 from chatserve.server.errors import failure_of
-from tests.server.harness import HI, Served, events, eventually, text_of
+from tests.server.harness import HI, Served, events, text_of
 
 Start = Callable[..., Served]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -384,22 +384,6 @@ def test_a_prompt_that_the_pool_can_never_hold(start_server: Start) -> None:
     served = start_server(num_blocks=8)
     assert error_of(served.complete(prompt="x" * 200))["code"] == "context_length_exceeded"
     assert served.complete(prompt="xxxxx").json()["choices"][0]["text"] == "Hello!"
-
-
-def test_a_full_queue(start_server: Start) -> None:
-    # 8 blocks of 16: one request of 120 tokens fills the pool, the next one waits, the third is refused.
-    served = start_server("x" * 4000, delay=0.01, num_blocks=8, max_queue=1)
-    body = {"prompt": "y" * 100, "max_tokens": 20, "ignore_eos": True}
-    first = served.connect(COMPLETIONS, body)
-    assert eventually(lambda: served.stat("requests_running") == 1)
-    second = served.connect(COMPLETIONS, body)
-    assert eventually(lambda: served.stat("requests_waiting") == 1)
-    response = served.complete(**body)
-    assert error_of(response, 429)["code"] == "queue_full"
-    assert int(response.headers["retry-after"]) >= 1
-    assert "x-should-retry" not in response.headers
-    first.close()
-    second.close()
 
 
 def test_not_ready(start_server: Start) -> None:
