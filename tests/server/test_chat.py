@@ -64,13 +64,13 @@ def test_role_chunks_come_first_in_index_order(served: Served) -> None:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
-def test_no_usage_unless_asked(served: Served, options: object) -> None:
+def test_no_usage_unless_asked(served: Served, options: object) -> None:  # case b1
     chunks = events(served.chat(stream=True, max_tokens=4, stream_options=options).content)
     assert all(chunk["choices"] for chunk in chunks)
     assert all("usage" not in chunk for chunk in chunks)
 
 
-def test_usage_comes_once_in_a_last_chunk_without_choices(served: Served) -> None:
+def test_usage_comes_once_in_a_last_chunk_without_choices(served: Served) -> None:  # case b1
     chunks = events(served.chat(stream=True, max_tokens=4, stream_options={"include_usage": True}).content)
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"] == []
@@ -90,7 +90,9 @@ def test_continuous_usage_stands_in_every_chunk_and_grows(served: Served) -> Non
 
 @pytest.mark.parametrize("answer", ["Hi 🦙", "日本語", "\u2028\u2029\u0085\x0b\r\n \x00 \x7f end\n", "a\u2028b"])
 @pytest.mark.parametrize("has_logprobs", [False, True])
-def test_any_text_arrives_unharmed_in_both_modes(start_server: Start, answer: str, has_logprobs: bool) -> None:
+def test_any_text_arrives_unharmed_in_both_modes(
+    start_server: Start, answer: str, has_logprobs: bool
+) -> None:  # case f9
     served = start_server(answer)
     whole = served.chat(logprobs=has_logprobs).json()["choices"][0]
     chunks = events(served.chat(stream=True, logprobs=has_logprobs).content)
@@ -120,7 +122,7 @@ def test_stop_strings_never_show(start_server: Start, answer: str, stop: object,
     assert served.chat(stop=stop).json()["choices"][0]["message"]["content"] == expected
 
 
-def test_logprobs_without_top_logprobs(served: Served) -> None:
+def test_logprobs_without_top_logprobs(served: Served) -> None:  # case b11
     whole = served.chat(logprobs=True, max_tokens=3).json()["choices"][0]
     items = whole["logprobs"]["content"]
     assert [item["token"] for item in items] == ["H", "e", "l"]
@@ -154,7 +156,7 @@ def test_logprobs_go_out_while_text_is_held_back(start_server: Start) -> None:
     assert text_of(chunks) == "ABCD"
 
 
-def test_one_token_is_length(served: Served) -> None:
+def test_one_token_is_length(served: Served) -> None:  # case b3
     for field in ("max_tokens", "max_completion_tokens"):
         answer = served.chat(**{field: 1}).json()
         assert answer["usage"]["completion_tokens"] == 1
@@ -166,14 +168,14 @@ def test_max_completion_tokens_wins_over_the_older_name(served: Served) -> None:
     assert answer["choices"][0]["message"]["content"] == "He"
 
 
-def test_parts_of_text_equal_the_string(served: Served) -> None:
+def test_parts_of_text_equal_the_string(served: Served) -> None:  # case b5
     one = served.chat(messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]).json()
     two = [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]
     assert one["usage"]["prompt_tokens"] == 20
     assert served.chat(messages=[{"role": "user", "content": two}]).json()["usage"]["prompt_tokens"] == 20
 
 
-def test_nulls_are_absent_fields(served: Served) -> None:
+def test_nulls_are_absent_fields(served: Served) -> None:  # case b3
     fields = (
         "model stream stream_options temperature top_p n seed stop max_tokens logit_bias logprobs tools user decoder"
     )

@@ -41,7 +41,7 @@ def test_the_prompt_is_tokenised_without_additions(served: Served) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"max_tokens": None}])
-def test_sixteen_tokens_by_default(start_server: Start, fields: dict[str, Any]) -> None:
+def test_sixteen_tokens_by_default(start_server: Start, fields: dict[str, Any]) -> None:  # case b3
     answer = start_server("x" * 40).complete(**fields).json()
     assert answer["choices"][0]["text"] == "x" * 16
     assert answer["usage"]["completion_tokens"] == 16
@@ -117,7 +117,7 @@ def test_logprobs_name_the_token_itself_even_when_it_is_not_among_the_best(serve
     assert lists["top_logprobs"] == [{"H": lists["token_logprobs"][0]}]
 
 
-def test_seeded_choices_differ_from_each_other_and_repeat_under_load(start_server: Start) -> None:
+def test_seeded_choices_differ_from_each_other_and_repeat_under_load(start_server: Start) -> None:  # case b9
     served = start_server(RandomLogits(VOCAB_SIZE, seed=1), delay=0.002)
     body = {"n": 4, "seed": 123, "temperature": 1, "max_tokens": 12}
     first = [choice["text"] for choice in served.complete(**body).json()["choices"]]

@@ -330,7 +330,7 @@ def test_no_body_is_a_server_error(served: Served, path: str, fields: dict[str, 
         error_of(response, response.status_code)
 
 
-def test_a_bad_request_harms_no_other_stream(start_server: Start) -> None:
+def test_a_bad_request_harms_no_other_stream(start_server: Start) -> None:  # case b7
     served = start_server("x" * 200, delay=0.002)
     with served.http.stream("POST", CHAT, json={"messages": HI, "stream": True}) as response:
         pieces = response.iter_bytes()

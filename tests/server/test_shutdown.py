@@ -35,7 +35,7 @@ def leave(server: ServerProcess, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_open_stream_ends_with_an_error_event(number: int) -> None:
+def test_an_open_stream_ends_with_an_error_event(number: int) -> None:  # case f5
     with running_server(delay=0.005) as server, open_stream(server) as connection:
         received = connection.recv(65536)
         assert received.startswith(b"HTTP/1.1 200")
@@ -46,7 +46,7 @@ def test_an_open_stream_ends_with_an_error_event(number: int) -> None:
         assert b"data: [DONE]\n\n" in received
 
 
-def test_a_client_that_does_not_read_holds_nothing_up() -> None:
+def test_a_client_that_does_not_read_holds_nothing_up() -> None:  # case f5
     flood = {"n": 64, "logprobs": True, "top_logprobs": 20}
     with running_server(delay=0.0) as server, open_stream(server, **flood) as connection:
         connection.recv(100)

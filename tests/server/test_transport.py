@@ -39,7 +39,7 @@ def has_stopped(served: Served) -> bool:
 ENDLESS = {"messages": HI, "max_tokens": 2000, "ignore_eos": True}
 
 
-def test_closing_a_stream_stops_the_request(start_server: Start) -> None:
+def test_closing_a_stream_stops_the_request(start_server: Start) -> None:  # case f1
     served = start_server(delay=0.01)
     connection = served.connect(CHAT, {**ENDLESS, "stream": True})
     read_until(connection, b"data: ", 4)
@@ -49,7 +49,7 @@ def test_closing_a_stream_stops_the_request(start_server: Start) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_closing_before_a_whole_answer_stops_the_request(start_server: Start, path: str) -> None:
+def test_closing_before_a_whole_answer_stops_the_request(start_server: Start, path: str) -> None:  # case f1
     served = start_server(delay=0.01)
     connection = served.connect(path, {**ENDLESS, "prompt": ["a", "b"]})
     assert eventually(lambda: served.stat("requests_running") >= 1)
@@ -58,7 +58,7 @@ def test_closing_before_a_whole_answer_stops_the_request(start_server: Start, pa
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_closing_during_a_long_prefill_stops_the_request(start_server: Start, is_stream: bool) -> None:
+def test_closing_during_a_long_prefill_stops_the_request(start_server: Start, is_stream: bool) -> None:  # case f1
     served = start_server(delay=0.2)
     connection = served.connect(COMPLETIONS, {"prompt": "x" * 3900, "stream": is_stream})
     assert eventually(lambda: served.runner.num_forwards == 2)
@@ -101,7 +101,7 @@ class SlowStart:
         return self._answer(context)
 
 
-def test_a_comment_keeps_a_silent_stream_alive(start_server: Start) -> None:
+def test_a_comment_keeps_a_silent_stream_alive(start_server: Start) -> None:  # case f7
     served = start_server(SlowStart(0.7), keepalive_interval=0.2)
     body = served.chat(stream=True).content
     before_text = body[: body.index(b'"content":"H"')]
@@ -125,7 +125,7 @@ def test_keep_alives_can_be_switched_off(start_server: Start) -> None:
     assert b"\n: " not in served.chat(stream=True).content
 
 
-def test_the_client_survives_keep_alives(start_server: Start) -> None:
+def test_the_client_survives_keep_alives(start_server: Start) -> None:  # case f7
     for mode in ("comment", "chunk"):
         served = start_server(SlowStart(0.5), keepalive=mode, keepalive_interval=0.1)
         stream = served.openai.chat.completions.create(model="fake", messages=HI, stream=True)
@@ -225,7 +225,7 @@ def test_cross_origin_requests_only_from_the_list(start_server: Start) -> None:
     assert "access-control-allow-origin" not in elsewhere.headers
 
 
-def test_a_huge_prompt_delays_nobody(start_server: Start) -> None:
+def test_a_huge_prompt_delays_nobody(start_server: Start) -> None:  # case f3
     served = start_server("x" * 3000, delay=0.002, max_body_bytes=8_000_000)
     gaps, latencies, done = [0.0], [0.0], threading.Event()
 
