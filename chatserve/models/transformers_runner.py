@@ -19,6 +19,7 @@ from chatserve.errors import ModelLoadError
 from chatserve.models.attention_backend import AttentionBackend, AttentionRule, GraphedBackend
 from chatserve.models.attention_shape import AttentionShape
 from chatserve.models.batch import Batch, Float32Array
+from chatserve.models.packed_linear import pack_linears
 from chatserve.models.runner import ModelInfo
 from chatserve.models.torch_pages import TorchPages
 
@@ -41,6 +42,7 @@ class TransformersRunner:
 
     def __init__(self, model: PreTrainedModel, name: str) -> None:
         AttentionInterface.register(_ATTENTION_NAME, _attend_paged)
+        pack_linears(model)
         self._model = model
         text_config = model.config.get_text_config()
         shape = probe(model, name)
