@@ -10,10 +10,10 @@ from pathlib import Path
 from benchmarks.peers.comparison import compare
 from benchmarks.peers.engines import engines
 from benchmarks.peers.first_token import first_token_table, measure_first_tokens
-from benchmarks.peers.http_streams import compare_streams, stream_table, stream_workloads
+from benchmarks.peers.http_streams import compare_streams, plot_streams, stream_table, stream_workloads
 from benchmarks.peers.installation import install, installable
 from benchmarks.peers.report import save, table
-from benchmarks.peers.servers import servers
+from benchmarks.peers.servers import server_table, servers
 from benchmarks.peers.workload import short_workloads, standard_workloads
 
 _RESULTS = Path(__file__).parents[1] / "results" / "peers"
@@ -51,12 +51,14 @@ def _compare_streams(options: argparse.Namespace) -> None:
     try:
         seen = compare_streams(running, stream_workloads(options.short), options.rounds, _tell)
         first = measure_first_tokens(running, 5 if options.short else 100, _tell)
+        taken = server_table(running)
     finally:
         for server in running:
             server.close()
-    text = stream_table(seen) + "\n" + first_token_table(first)
+    text = "\n".join([stream_table(seen), first_token_table(first), taken])
     print(text)
     (options.out / "streams.md").write_text(text)
+    _tell(f"wrote {plot_streams(seen, options.out)}")
 
 
 def _parse() -> argparse.Namespace:

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -74,12 +75,11 @@ def stream_table(seen: dict[tuple[str, str], list[Streams]]) -> str:
         "|---|---|---|---|---|",
     ]
     for (title, name), rounds in seen.items():
-        rate = statistics.median(each.num_tokens / each.total for each in rounds)
         first, gaps = (
             [1000 * second for each in rounds for second in getattr(each, part)] for part in ("first", "gaps")
         )
         cells = [f"{np.quantile(times, 0.5):.0f} / {np.quantile(times, 0.99):.0f}" for times in (first, gaps)]
-        lines.append(f"| {title} | {name} | {rate:.1f} | {cells[0]} | {cells[1]} |")
+        lines.append(f"| {title} | {name} | {_rate(rounds):.1f} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines) + "\n"
 
 
@@ -96,3 +96,29 @@ def compare_streams(
                 seen.setdefault((workload.title, server.name), []).append(streams)
                 tell(f"{workload.title}, round {number + 1}/{num_rounds}: {server.name} {streams.total:.2f} s")
     return seen
+
+
+def plot_streams(seen: dict[tuple[str, str], list[Streams]], folder: Path) -> Path:
+    """Draw the rates, medians of the rounds, as ``streams.png``; returns the file."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
+    titles, names = (list(dict.fromkeys(part)) for part in zip(*seen, strict=True))
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        rates = [_rate(seen[title, name]) for title in titles]
+        axes.bar([number + place * width for number in range(len(titles))], rates, width, label=name)
+    axes.set_xticks([number + 0.4 - width / 2 for number in range(len(titles))], titles)
+    axes.set_ylabel("tokens a second, median")
+    axes.legend()
+    path = folder / "streams.png"
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return path
+
+
+def _rate(rounds: list[Streams]) -> float:
+    return statistics.median(each.num_tokens / each.total for each in rounds)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from benchmarks.peers.comparison import Result, compare
-from benchmarks.peers.http_streams import Streams, stream_table
+from benchmarks.peers.first_token import FirstTokens, first_token_table
+from benchmarks.peers.http_streams import Streams, plot_streams, stream_table
 from benchmarks.peers.llama_cpp import LlamaCpp
 from benchmarks.peers.peer import WorkerPeer
 from benchmarks.peers.report import save, table
+from benchmarks.peers.servers import Server, server_table
 from benchmarks.peers.workload import Workload, standard_workloads
 
 DECODE = Workload("decode", "decode", 2, 8, 5)
@@ -82,6 +86,59 @@ def test_streams_are_summed_up() -> None:
     line = stream_table({("HTTP", "ours"): rounds}).splitlines()[2]
     assert line.startswith("| HTTP | ours | 3.0 | 200 / ")
     assert "| 20 / " in line
+
+
+def test_streams_are_drawn(tmp_path: Path) -> None:
+    rounds = [Streams([0.1], [0.01], 2.0, 8)]
+    seen = {(title, name): rounds for title in ("one", "two") for name in ("ours", "theirs")}
+    assert plot_streams(seen, tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_waits_for_first_tokens_are_summed_up() -> None:
+    line = first_token_table([FirstTokens("ours", [0.1, 0.2, 0.4], [1.0])]).splitlines()[2]
+    assert line == "| ours | 200 / 396 | 1.98 | 1000 / 1000 |"
+
+
+def test_a_server_runs_only_in_its_turn(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    script.write_text(_SERVER)
+    server = Server("some server", [sys.executable, str(script)])
+    try:
+        assert 0 < server.start_seconds < 60
+        assert server.peak_memory() > 1_000_000
+        assert _state(server) == "T"
+        with server.turn() as url:
+            assert httpx.get(url, trust_env=False).text == "here"
+        assert _state(server) == "T"
+        assert server_table([server]).splitlines()[2].startswith("| some server | ")
+    finally:
+        server.close()
+
+
+def _state(server: Server) -> str:
+    """As Linux names it, once it has changed."""
+    stat = Path(f"/proc/{server._process.pid}/stat")
+    for _ in range(1000):
+        if (state := stat.read_text().rpartition(")")[2].split()[0]) == "T":
+            break
+        time.sleep(0.01)
+    return state
+
+
+_SERVER = """
+import http.server
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"here")
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(f"serving on http://127.0.0.1:{server.server_port}", flush=True)
+server.serve_forever()
+"""
 
 
 def test_llama_cpp_is_read_from_its_own_bench(tmp_path: Path) -> None:
