@@ -79,6 +79,11 @@ class CpuRunner:
     def info(self) -> ModelInfo:
         return self._info
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of packed weights that a step reads, whatever its rows: all but an embedding of its own."""
+        return sum(matrix.data.nbytes for name, matrix in self._model.matrices.items() if name != "embedding")
+
     def warm_up(self) -> None:
         """Compile the kernels, or load them from numba's cache, by a step without tokens."""
         none = np.zeros(0, np.int32)
