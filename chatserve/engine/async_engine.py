@@ -28,6 +28,10 @@ from chatserve.text.chat_template import ChatTemplate
 
 _log = logging.getLogger("chatserve.engine")
 
+_SWITCH_INTERVAL = 0.005
+"""Seconds after which the interpreter's lock is taken from the loop's thread, and given to the worker, in any case. The
+loop gives it up at once instead: the step comes first, clients are written to while it runs."""
+
 
 class Generation:
     """The answers to one request as an async iterator of `Delta`; raises what broke the request, in its place."""
@@ -273,6 +277,8 @@ class AsyncEngine:
             if self._step is not None:
                 running = asyncio.get_running_loop().run_in_executor(self._worker, self._step.run)
                 running.add_done_callback(self._end)
+                self._step.has_begun.wait(_SWITCH_INTERVAL)
+                self._engine.foresee()
                 return
         except BaseException as error:
             self._step = None

@@ -175,6 +175,10 @@ class Engine:
             batch = self._batches.build(work, plan)
             return Step(self.runner, batch, plan, work, self._moves())
 
+    def foresee(self) -> None:
+        """Prepare what most likely follows the step that runs; optional, and changes nothing that could be seen."""
+        self._batches.foresee()
+
     def _end_overdue(self) -> None:
         now = time.monotonic()
         for request, deadline in list(self._timed.items()):

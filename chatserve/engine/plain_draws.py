@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any
 
 from chatserve.decoding.samples import Sample
+from chatserve.decoding.sequence import Sequence
 from chatserve.decoding.wants import SampleWant, Want
 from chatserve.engine.sampler import SamplingResult
 from chatserve.kv import BlockPool
@@ -35,11 +36,11 @@ def as_plain_draw(wants: tuple[Want[Any], ...]) -> SampleWant | None:
     return want
 
 
-def take_slots(draw: SampleWant, pool: BlockPool) -> bool:
+def take_slots(sequences: list[Sequence], pool: BlockPool) -> bool:
     """Make a slot for the last token of each sequence; False, with nothing changed, when that is not all they lack or
     when the pool may have too few blocks."""
     num_closed = 0
-    for sequence in draw.sequences:
+    for sequence in sequences:
         table = sequence._table
         if table.num_tokens != len(sequence._tokens) - 1:
             return False
@@ -47,7 +48,7 @@ def take_slots(draw: SampleWant, pool: BlockPool) -> bool:
             num_closed += 1
     if num_closed and num_closed > pool.num_free:
         return False
-    for sequence in draw.sequences:
+    for sequence in sequences:
         sequence._table.extend(1)
     return True
 

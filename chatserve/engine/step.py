@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 
 from chatserve.engine import sampler
 from chatserve.engine.sampler import SamplingPlan, SamplingResult
@@ -21,6 +22,7 @@ class Step:
 
     Attributes:
         moves: swaps blocks before the batch runs; a forward of its own, so that its time is known.
+        has_begun: set as soon as it runs.
     """
 
     runner: Runner
@@ -33,6 +35,7 @@ class Step:
     swapping_seconds: float = 0.0
     forward_seconds: float = 0.0
     sampling_seconds: float = 0.0
+    has_begun: Event = field(default_factory=Event)
 
     @property
     def num_moved_blocks(self) -> int:
@@ -40,6 +43,7 @@ class Step:
 
     def run(self) -> None:
         """Forward and sampling; errors are kept for `Engine.end_step`. Safe to call in a worker thread."""
+        self.has_begun.set()
         try:
             started = time.perf_counter()
             if self.moves is not None:

@@ -16,9 +16,13 @@ class TableMatrix:
     """One line for each chunk of the batch, written only when another table, or another block, stands there.
 
     So an unchanged line costs one comparison, whatever the context, and the matrix is handed out without being copied.
+
+    Attributes:
+        changed: the lines that the last call of `stack` wrote.
     """
 
     def __init__(self) -> None:
+        self.changed: list[int] = []
         self._lines = np.zeros((1, _LEAST_WIDTH), np.int32)
         self._counts = np.zeros(1, np.int32)  # blocks written into each line
         self._tables: list[BlockTable] = []  # what stands in each line, and as of which version
@@ -36,6 +40,7 @@ class TableMatrix:
         changed += range(len(self._tables), len(tables))
         for line in changed:
             self._write(line, tables[line])
+        self.changed = changed
         if changed:
             self._shrink(len(tables))
         return self._lines[: len(tables)]
