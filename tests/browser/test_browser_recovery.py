@@ -155,7 +155,7 @@ def test_a_decoder_that_breaks_is_told(start_server: Start, open_chat: Open) -> 
 def test_a_server_that_is_killed_and_started_again(open_chat: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    address = Served(None, None, "127.0.0.1", port, None, None)  # type: ignore[arg-type]
+    address = Served(None, None, "127.0.0.1", port, None, None, None)  # type: ignore[arg-type]
     with starting_process(port, delay=0.05, answer=NUMBERS) as first:
         first.wait_until_ready()
         chat = open_chat(address, expects_problems=True)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -83,6 +84,11 @@ class Served:
     port: int
     http: httpx.Client
     openai: openai.OpenAI
+    loop: asyncio.AbstractEventLoop
+
+    def num_tasks(self) -> int:
+        """Tasks on the server's loop, those of open connections among them."""
+        return len(asyncio.all_tasks(self.loop))
 
     def chat(self, **fields: Any) -> httpx.Response:
         """A chat request with "Hi" as its message unless told otherwise."""
@@ -112,18 +118,18 @@ def serve_in_thread(engine: AsyncEngine, runner: FakeRunner, config: Config) -> 
     """Run the server in a thread, as `chatserve.server.serve` would in the main thread; drain it at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
-        is_ready = threading.Event()
-        server = DrainingServer(engine, config, on_ready=lambda url: is_ready.set())
+        ready: Future[asyncio.AbstractEventLoop] = Future()
+        server = DrainingServer(engine, config, on_ready=lambda url: ready.set_result(asyncio.get_running_loop()))
         thread = threading.Thread(target=asyncio.run, args=(server.serve(sockets=[listener]),))
         thread.start()
-        assert is_ready.wait(10)
+        loop = ready.result(10)
         url = f"http://{host}:{port}"
         with (
             httpx.Client(base_url=url, timeout=20, trust_env=False) as http,
             openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
         ):
             try:
-                yield Served(engine, runner, host, port, http, client)
+                yield Served(engine, runner, host, port, http, client, loop)
             finally:
                 server.should_exit = True
                 thread.join(10)
