@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from chatserve.models.cpu.products import (
     BLOCK_GROUP_BYTES,
     BLOCK_ROWS,
     NARROW_LIMIT,
+    ROWS_AT_ONCE,
     WIDE_LIMIT,
     Form,
     multiply_tile,
@@ -38,6 +40,7 @@ from chatserve.models.cpu.tiles import (
     tile_float,
     tile_int4,
 )
+from chatserve.models.cpu.tuning import fastest_rows_at_once
 
 Float32Array = NDArray[np.float32]
 LIMITS = {Form.WIDE: WIDE_LIMIT, Form.NARROW: NARROW_LIMIT}
@@ -62,7 +65,7 @@ def prepare(form, x, x_stride, blocks, block_bytes, num_rows, num_groups):  # ty
         store_row(form, x + row * x_stride, block, row % BLOCK_ROWS, num_groups)
 
 
-def product(matrix: TiledMatrix, form: Form, x: Float32Array, bias: Float32Array) -> Float32Array:
+def product(matrix: TiledMatrix, form: Form, x: Float32Array, bias: Float32Array, at_once: int = 8) -> Float32Array:
     """All tiles of the matrix times all rows of x, by the kernels."""
     tiles, groups = matrix.data.shape[:2]
     blocks = np.full((-(-len(x) // BLOCK_ROWS), groups, BLOCK_GROUP_BYTES[form]), 0x55, np.uint8)
@@ -72,7 +75,7 @@ def product(matrix: TiledMatrix, form: Form, x: Float32Array, bias: Float32Array
         multiply_tile(
             int(matrix.kind), int(form), matrix.data.ctypes.data + tile * groups * GROUP_BYTES[matrix.kind],
             blocks.ctypes.data, bias.ctypes.data + 32 * tile, 0,
-            out.ctypes.data + 32 * tile, out.strides[0], groups, len(x),
+            out.ctypes.data + 32 * tile, out.strides[0], groups, len(x), at_once,
         )  # fmt: skip
     return out
 
@@ -81,8 +84,13 @@ def product(matrix: TiledMatrix, form: Form, x: Float32Array, bias: Float32Array
     ("kind", "form"),
     [(Kind.FLOAT32, Form.FLOATS), (Kind.INT8, Form.WIDE), (Kind.INT4, Form.WIDE), (Kind.INT4, Form.NARROW)],
 )
-@given(num_rows=st.integers(1, 19), seed=st.integers(0, 1000), scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e6]))
-def test_products_equal_numpy(kind: Kind, form: Form, num_rows: int, seed: int, scale: float) -> None:
+@given(
+    num_rows=st.integers(1, 19),
+    seed=st.integers(0, 1000),
+    at_once=st.sampled_from(ROWS_AT_ONCE),
+    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e6]),
+)
+def test_products_equal_numpy(kind: Kind, form: Form, num_rows: int, seed: int, at_once: int, scale: float) -> None:
     random, matrix = np.random.default_rng(seed), random_matrix(kind, seed)
     x = (random.normal(size=(num_rows, NUM_COLUMNS)) * scale).astype(np.float32)
     bias = random.normal(size=NUM_ROWS).astype(np.float32)
@@ -92,7 +100,7 @@ def test_products_equal_numpy(kind: Kind, form: Form, num_rows: int, seed: int, 
         rounded = quants * np.repeat(scales.astype(np.float64), GROUP, axis=1)
     expected = rounded @ matrix.unpack().T.astype(np.float64) + bias
     size = np.abs(rounded) @ np.abs(matrix.unpack().T) + np.abs(bias)
-    np.testing.assert_array_less(np.abs(product(matrix, form, x, bias) - expected), 4e-6 * size + 1e-30)
+    np.testing.assert_array_less(np.abs(product(matrix, form, x, bias, at_once) - expected), 4e-6 * size + 1e-30)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +112,26 @@ def test_a_row_has_the_same_bits_alone_and_among_others(kind: Kind, form: Form) 
     x = random.normal(size=(15, NUM_COLUMNS)).astype(np.float32)
     bias = random.normal(size=NUM_ROWS).astype(np.float32)
     together = product(matrix, form, x, bias)
+    assert all(np.array_equal(product(matrix, form, x, bias, at_once), together) for at_once in ROWS_AT_ONCE)
     for row in range(15):
         assert np.array_equal(product(matrix, form, x[row : row + 1], bias)[0], together[row])
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [(Kind.FLOAT32, Form.FLOATS), (Kind.INT8, Form.WIDE), (Kind.INT4, Form.WIDE), (Kind.INT4, Form.NARROW)],
+)
+def test_the_kernel_that_is_chosen_is_not_much_slower_than_another(kind: Kind, form: Form) -> None:
+    """Timed here on its own, with the weights of a whole matrix."""
+    random, matrix = np.random.default_rng(1), random_matrix(kind)
+    x, bias = random.normal(size=(48, NUM_COLUMNS)).astype(np.float32), np.zeros(NUM_ROWS, np.float32)
+    seconds = dict.fromkeys(ROWS_AT_ONCE, float("inf"))
+    for _ in range(30):
+        for at_once in ROWS_AT_ONCE:
+            started = time.perf_counter()
+            product(matrix, form, x, bias, at_once)
+            seconds[at_once] = min(seconds[at_once], time.perf_counter() - started)
+    assert seconds[fastest_rows_at_once(kind, form)] < 1.5 * min(seconds.values())
 
 
 @pytest.mark.parametrize("form", [Form.WIDE, Form.NARROW])

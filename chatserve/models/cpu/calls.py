@@ -8,7 +8,7 @@ from numba import types
 
 from chatserve.models.cpu import vector_code as code
 
-NUM_MULTIPLY_ARGUMENTS, NUM_ATTEND_ARGUMENTS = 10, 15
+NUM_MULTIPLY_ARGUMENTS, NUM_ATTEND_ARGUMENTS = 11, 15
 
 
 def _make_call(num_arguments: int) -> Any:

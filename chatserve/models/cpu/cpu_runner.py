@@ -17,6 +17,7 @@ from chatserve.models.cpu.plan import MATRIX, PLAN
 from chatserve.models.cpu.products import Form
 from chatserve.models.cpu.step import cut_work, run_step, stage_cycles, stage_names
 from chatserve.models.cpu.tiles import Kind, TiledMatrix
+from chatserve.models.cpu.tuning import fastest_rows_at_once
 from chatserve.models.runner import ModelInfo
 
 _NARROW_INPUTS = ("gate_up", "down")
@@ -165,7 +166,9 @@ class CpuRunner:
         bias = self._biases.get(f"{name}.bias")
         address = 0 if bias is None else bias.ctypes.data
         num_tiles, num_groups = matrix.data.shape[:2]
-        return matrix.kind, self._form(name, matrix), matrix.data.ctypes.data, address, num_tiles, num_groups
+        form = self._form(name, matrix)
+        at_once = fastest_rows_at_once(matrix.kind, form)
+        return matrix.kind, form, matrix.data.ctypes.data, address, num_tiles, num_groups, at_once
 
     def _form(self, name: str, matrix: TiledMatrix) -> Form:
         if matrix.kind is Kind.FLOAT32:

@@ -23,10 +23,10 @@ from chatserve.models.cpu.sources import source_digest
 def _make_functions(sources: int) -> tuple[Any, Any]:
     @cfunc(types.void(*[types.int64] * NUM_MULTIPLY_ARGUMENTS), cache=True)
     def multiply(  # type: ignore[no-untyped-def]
-        kind, form, weights, x, initial, initial_stride, out, out_stride, groups, rows
+        kind, form, weights, x, initial, initial_stride, out, out_stride, groups, rows, at_once
     ):
         if sources:
-            multiply_tile(kind, form, weights, x, initial, initial_stride, out, out_stride, groups, rows)
+            multiply_tile(kind, form, weights, x, initial, initial_stride, out, out_stride, groups, rows, at_once)
 
     @cfunc(types.void(*[types.int64] * NUM_ATTEND_ARGUMENTS), cache=True)
     def attend(  # type: ignore[no-untyped-def]

@@ -37,9 +37,9 @@ PLAN = np.dtype(
 """
 
 MATRIX = np.dtype(
-    [(name, np.int64) for name in ("kind", "form", "weights", "bias", "num_tiles", "num_groups")], align=True
+    [(name, np.int64) for name in ("kind", "form", "weights", "bias", "num_tiles", "num_groups", "at_once")], align=True
 )
-"""A tiled matrix; `bias` is the address of float32[8 num_tiles], 0 when it has none."""
+"""A tiled matrix; `bias` is the address of float32[8 num_tiles], 0 when it has none; `at_once` see `products`."""
 
 QKV, OUT, GATE_UP, DOWN, PER_LAYER = 0, 1, 2, 3, 4
 """Place of a matrix within its layer; head and embedding follow the last layer."""

@@ -83,6 +83,7 @@ def multiply(plan, matrix, item, thread, num_rows, out, out_stride, adds):  # ty
         call_multiply(plan.multiply, (
             matrix.kind, matrix.form, weights, x,
             initial, initial_stride, target, out_stride, matrix.num_groups, count,
+            matrix.at_once,
         ))  # fmt: skip
 
 
@@ -99,6 +100,7 @@ def multiply_gate_up(plan, matrix, item, thread):  # type: ignore[no-untyped-def
                 matrix.kind, matrix.form, matrix.weights + (2 * pair + side) * tile_bytes,
                 x, plan.zeros, 0,
                 results + side * ROW_BLOCK * _TILE_BYTES, _TILE_BYTES, matrix.num_groups, count,
+            matrix.at_once,
             ))  # fmt: skip
         for row in range(count):
             gates = results + row * _TILE_BYTES

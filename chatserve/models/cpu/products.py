@@ -41,6 +41,9 @@ WIDE_LIMIT = 32767
 NARROW_LIMIT = 127
 BLOCK_ROWS = 8
 """Rows of a block."""
+ROWS_AT_ONCE = (8, 4, 2, 1)
+"""For so many rows there is a kernel each. More rows share a decoded weight, but their sums must fit the registers;
+which number is fastest depends on the processor and is measured (see `tuning`)."""
 ROW_BYTES = {Form.FLOATS: 4 * GROUP, Form.WIDE: 2 * GROUP, Form.NARROW: GROUP}
 """Bytes of a row's activations in one group."""
 SCALES_OFFSET = {form: BLOCK_ROWS * ROW_BYTES[form] for form in Form}
@@ -164,55 +167,54 @@ def _make_product(kind: Kind, form: Form, num_rows: int) -> Any:
     return product
 
 
-def _make_multiply(kind: Kind, form: Form, num_rows: tuple[int, int, int, int]) -> Any:
-    """A function that multiplies one tile with rows, by kernels for the given numbers of rows, largest first."""
-    largest, larger, smaller, _ = num_rows
-    first, second, third, last = (_make_product(kind, form, rows) for rows in num_rows)
+def _make_multiply(kind: Kind, form: Form) -> Any:
+    """A function that multiplies one tile with rows, `at_once` of them by one kernel as long as there are so many."""
+    eight, four, two, one = (_make_product(kind, form, num_rows) for num_rows in ROWS_AT_ONCE)
     row_bytes, scales_offset, group_bytes = ROW_BYTES[form], SCALES_OFFSET[form], BLOCK_GROUP_BYTES[form]
 
     @njit(nogil=True)
-    def multiply(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows):  # type: ignore[no-untyped-def]
+    def multiply(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows, at_once):  # type: ignore[no-untyped-def]
         row = 0
         while row < num_rows:
             block, place = x + row // BLOCK_ROWS * num_groups * group_bytes, row % BLOCK_ROWS
             a, s = block + place * row_bytes, block + scales_offset + 4 * place
-            i, o, left = initial + row * initial_stride, out + row * out_stride, num_rows - row
-            if left >= largest:
-                first(weights, a, s, i, initial_stride, o, out_stride, num_groups)
-                row += largest
-            elif left >= larger:
-                second(weights, a, s, i, initial_stride, o, out_stride, num_groups)
-                row += larger
-            elif left >= smaller:
-                third(weights, a, s, i, initial_stride, o, out_stride, num_groups)
-                row += smaller
+            i, o, count = initial + row * initial_stride, out + row * out_stride, min(num_rows - row, at_once)
+            if count >= 8:
+                eight(weights, a, s, i, initial_stride, o, out_stride, num_groups)
+                row += 8
+            elif count >= 4:
+                four(weights, a, s, i, initial_stride, o, out_stride, num_groups)
+                row += 4
+            elif count >= 2:
+                two(weights, a, s, i, initial_stride, o, out_stride, num_groups)
+                row += 2
             else:
-                last(weights, a, s, i, initial_stride, o, out_stride, num_groups)
+                one(weights, a, s, i, initial_stride, o, out_stride, num_groups)
                 row += 1
 
     return multiply
 
 
-# How many rows at once is fastest was measured (Zen 3): 8, but 4 of those that need more registers.
-_multiply_float = _make_multiply(Kind.FLOAT32, Form.FLOATS, (8, 4, 2, 1))
-_multiply_int8 = _make_multiply(Kind.INT8, Form.WIDE, (4, 3, 2, 1))
-_multiply_wide = _make_multiply(Kind.INT4, Form.WIDE, (8, 4, 2, 1))
-_multiply_narrow = _make_multiply(Kind.INT4, Form.NARROW, (8, 4, 2, 1))
+_multiply_float = _make_multiply(Kind.FLOAT32, Form.FLOATS)
+_multiply_int8 = _make_multiply(Kind.INT8, Form.WIDE)
+_multiply_wide = _make_multiply(Kind.INT4, Form.WIDE)
+_multiply_narrow = _make_multiply(Kind.INT4, Form.NARROW)
 
 
 @njit(nogil=True)
 def multiply_tile(  # type: ignore[no-untyped-def]
-    kind, form, weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows
+    kind, form, weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows, at_once
 ):
     """``out[row, 0:8] = initial[row, 0:8] + tile @ x[row]`` for `num_rows` rows from the start of the block at `x`.
 
-    Arguments are addresses, and strides in bytes; further blocks follow the first one.
+    Arguments are addresses, and strides in bytes; further blocks follow the first one. `at_once`, one of ROWS_AT_ONCE,
+    changes how long it takes and nothing else.
     """
     if kind == _INT8:
-        _multiply_int8(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows)
+        _multiply_int8(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows, at_once)
     elif kind == _FLOAT32:
-        _multiply_float(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows)
+        _multiply_float(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows, at_once)
     elif form == _NARROW:
-        _multiply_narrow(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows)
+        _multiply_narrow(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows, at_once)
     else:
-        _multiply_wide(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows)
+        _multiply_wide(weights, x, initial, initial_stride, out, out_stride, num_groups, num_rows, at_once)
