@@ -65,6 +65,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_batch_tokens: Annotated[
         int, Meta(description="Token budget of one step: prefill chunks and decodes together.", ge=1)
     ] = 512
+    max_prefill_tokens: (
+        Annotated[
+            int,
+            Meta(
+                description="Prompt tokens of one step; fewer make answers pause less. "
+                "Default: 128 on the CPU, all of the budget on a GPU.",
+                ge=1,
+            ),
+        ]
+        | None
+    ) = None
     max_running_sequences: Annotated[
         int, Meta(description="Sequences that may run at once, over all requests.", ge=1)
     ] = 256

@@ -33,6 +33,7 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
         num_blocks=num_blocks,
         block_size=config.block_size,
         max_batch_tokens=config.max_batch_tokens,
+        max_prefill_tokens=config.max_prefill_tokens or _max_prefill_tokens(runner.info),
         max_running_sequences=config.max_running_sequences,
         max_sequences=config.max_sequences,
         prefix_caching=config.prefix_caching,
@@ -48,6 +49,11 @@ def build_engine(config: Config) -> tuple[LoadedModel, Engine]:
     for prefix in prefixes:
         _register_prefix(engine, loaded, prefix)
     return loaded, engine
+
+
+def _max_prefill_tokens(info: ModelInfo) -> int | None:
+    """On a CPU a step takes as long as it has tokens, and chunks of 128 are read about as fast as longer ones."""
+    return 128 if info.device == "cpu" else None
 
 
 class _Prefix(NamedTuple):

@@ -66,7 +66,8 @@ class Engine:
         self.limits = limits
         self.pool = BlockPool(limits.num_blocks, limits.block_size)
         self.prefix_cache = PrefixCache(self.pool, limits.prefix_caching)
-        sizes = Limits(limits.max_batch_tokens, limits.max_running_sequences)
+        max_prefill_tokens = limits.max_prefill_tokens or limits.max_batch_tokens
+        sizes = Limits(limits.max_batch_tokens, max_prefill_tokens, limits.max_running_sequences)
         block_bytes = runner.info.kv_bytes_per_token * limits.block_size
         self.costs = PreemptionCosts(block_bytes, limits.block_size)
         swapping = Swapping(self.pool, limits.num_host_blocks, limits.preemption, self.costs)

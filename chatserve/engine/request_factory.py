@@ -49,6 +49,7 @@ class EngineLimits:
     num_blocks: int
     block_size: int = 16
     max_batch_tokens: int = 512
+    max_prefill_tokens: int | None = None
     max_running_sequences: int = 256
     max_sequences: int = 512
     prefix_caching: bool = True

@@ -64,6 +64,7 @@ class Limits:
     """Bounds of one step (see `Config`)."""
 
     max_batch_tokens: int
+    max_prefill_tokens: int
     max_running_sequences: int
 
 
@@ -127,12 +128,13 @@ class Scheduler:
                 budget -= len(draw.sequences)
                 continue
             for task in self._ready_tasks(request) if request.is_running else ():
-                if task.end - task.start > 1:
+                if task.end - task.start > 1 and not task.draft:
                     prefills.append((request, task))  # after the decodes, so that a long prompt never stalls them
                 else:
                     budget -= self._schedule_task(request, task, budget, chunks)
-        for request, task in prefills:
-            budget -= self._schedule_task(request, task, budget, chunks)
+        shares = _shares([task.end - task.start for _, task in prefills], min(budget, self.limits.max_prefill_tokens))
+        for (request, task), share in zip(prefills, shares, strict=True):
+            self._schedule_task(request, task, share, chunks)
         return Work(
             [request for request in draws if request.is_running],
             [chunk for chunk in chunks if chunk.request.is_running],
@@ -289,3 +291,21 @@ class Scheduler:
             task.scheduled_from = None
         if not self.swapping.num_blocks_away(request):
             request.group.give_up_kv()
+
+
+def _shares(lengths: list[int], budget: int) -> list[int]:
+    """How many tokens of each prompt run, given how many are left of each, in the policy's order.
+
+    The first is sure of half of them, so that every prompt comes to its end; the shortest of the others come next, so
+    that a short one does not wait until long ones have been read.
+    """
+    shares = [0] * len(lengths)
+    if not lengths:
+        return shares
+    shares[0] = min(lengths[0], (budget + 1) // 2)
+    left = budget - shares[0]
+    for place in [*sorted(range(1, len(lengths)), key=lengths.__getitem__), 0]:
+        more = min(lengths[place] - shares[place], left)
+        shares[place] += more
+        left -= more
+    return shares

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from chatserve.engine import Delta
@@ -90,6 +91,43 @@ def test_a_long_prompt_does_not_stall_running_answers(make_engine: MakeEngine) -
     for expected in range(2, 20):
         engine.step()
         assert len(tokens) == expected
+
+
+def test_a_short_prompt_does_not_wait_for_long_ones(make_engine: MakeEngine) -> None:
+    """Its first token comes with the first step after it came, although long prompts came before."""
+    engine = make_engine(num_blocks=400, max_batch_tokens=64)
+    for start in range(3):
+        engine.submit(request([(start + i) % 200 for i in range(400)], temperature=0, max_tokens=2), lambda news: None)
+    engine.step()
+    heard: list[object] = []
+    engine.submit(request(range(20), temperature=0, max_tokens=5, ignore_eos=True), heard.append)
+    engine.step()
+    assert len(heard) == 1
+
+
+def test_a_long_prompt_is_sure_of_half_of_the_tokens_beside_a_flood_of_short_ones(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=400, max_batch_tokens=64, max_prefill_tokens=32)
+    heard: list[object] = []
+    engine.submit(request([i % 200 for i in range(320)], temperature=0, max_tokens=2), heard.append)
+    for step in range(20):
+        for start in range(4):
+            given = request(range(10 * start + step, 10 * start + step + 16), temperature=0, max_tokens=1)
+            engine.submit(given, lambda news: None)
+        assert not heard
+        engine.step()
+    assert heard
+
+
+def test_prompts_take_at_most_their_share_of_a_step(make_engine: MakeEngine) -> None:
+    runner = FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), record=True)
+    engine = make_engine(runner, num_blocks=200, max_batch_tokens=64, max_prefill_tokens=8)
+    complete(
+        engine, *(request(range(30 + index), max_tokens=20, n=3, seed=index, ignore_eos=True) for index in range(4))
+    )
+    num_prompt_tokens = [
+        int(counts[counts > 1].sum()) for counts in (np.diff(batch.query_starts) for batch in runner.batches)
+    ]
+    assert max(num_prompt_tokens) == 8
 
 
 def test_the_token_budget_bounds_every_step(make_engine: MakeEngine) -> None:
