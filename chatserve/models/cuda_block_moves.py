@@ -9,6 +9,7 @@ import torch
 from chatserve.models.batch import Int32Array
 from chatserve.models.cuda_kernel_set import KernelSet
 from chatserve.models.cuda_launcher import Launcher
+from chatserve.models.cuda_upload import upload
 from cuda_kernels.compiled import CompiledKernel
 from cuda_kernels.element_type import CHUNK_BYTES
 
@@ -44,7 +45,7 @@ class BlockMover:
         """Copy (source, destination) blocks, all at once: no destination may be a source or named twice."""
         if len(pairs):
             grid = (len(pairs), self._num_planes, 1)
-            blocks = self._to_device(pairs)
+            [blocks] = upload(self._pages.device, pairs)
             self._launcher.launch(self._kernels.copy, grid, self._pages, self._num_blocks, self._chunks, blocks)
 
     def swap_out(self, pairs: Int32Array) -> None:
@@ -67,13 +68,10 @@ class BlockMover:
 
     def _move(self, kernel: CompiledKernel, blocks: Int32Array) -> None:
         grid = (len(blocks), self._num_planes, 1)
-        given = (self._pages, self._num_blocks, self._chunks, self._to_device(blocks), self._staging)
-        self._launcher.launch(kernel, grid, *given)
+        [there] = upload(self._pages.device, blocks)
+        self._launcher.launch(kernel, grid, self._pages, self._num_blocks, self._chunks, there, self._staging)
 
     def _parts(self, pairs: Int32Array) -> Iterator[Int32Array]:
         """As many pairs at a time as the staging buffer has room for."""
         for start in range(0, len(pairs), self._capacity):
             yield pairs[start : start + self._capacity]
-
-    def _to_device(self, numbers: Int32Array) -> torch.Tensor:
-        return torch.from_numpy(numbers.copy()).to(self._pages.device)

@@ -11,6 +11,7 @@ import torch
 
 from chatserve.models.batch import Batch
 from chatserve.models.cuda_step import Step
+from chatserve.models.cuda_upload import upload
 
 if TYPE_CHECKING:
     from chatserve.models.cuda_pages import CudaPages
@@ -82,13 +83,12 @@ class DecodeGraphs:
     def _fill(self, batch: Batch, size: int) -> None:
         """One copy to the device: token ids, positions, slots, rows, then the columns of the tables in use."""
         count, width = batch.num_tokens, -(-int(batch.context_lens.max()) // self._pages.block_size)
-        given = np.zeros(7 * size + count * width, np.int32)
-        given[:count], given[size : size + count] = batch.token_ids, batch.positions
-        slots, rows = given[2 * size : 3 * size], given[3 * size : 7 * size].reshape(size, 4)
+        numbers = np.zeros(7 * size, np.int32)
+        numbers[:count], numbers[size : size + count] = batch.token_ids, batch.positions
+        slots, rows = numbers[2 * size : 3 * size], numbers[3 * size :].reshape(size, 4)
         slots[:count], slots[count:] = batch.slots, -1
         rows[:, 0] = np.arange(size)
         rows[:count] = self._pages.rows_of(batch)
-        given[7 * size :] = batch.block_tables[:, :width].ravel()
-        there = torch.from_numpy(given).to(self._device)
-        self._numbers[: 7 * size].copy_(there[: 7 * size])
-        self._tables[:count, :width].copy_(there[7 * size :].view(count, width))
+        numbers_there, tables = upload(self._device, numbers, batch.block_tables[:, :width])
+        self._numbers[: 7 * size].copy_(numbers_there)
+        self._tables[:count, :width].copy_(tables)

@@ -17,6 +17,7 @@ from chatserve.models.cuda_graphs import GRAPH_SIZES, DecodeGraphs
 from chatserve.models.cuda_kernel_set import compile_kernels
 from chatserve.models.cuda_launcher import Launcher
 from chatserve.models.cuda_step import Step, choose_splits, decode_rows, extend_tiles
+from chatserve.models.cuda_upload import upload
 from cuda_kernels.compiled import CompiledKernel
 from cuda_kernels.decode import heads_per_block
 from cuda_kernels.element_type import CHUNK_BYTES
@@ -131,11 +132,7 @@ class CudaPages:
         is_row = counts == 1 if self._kernels.extend else np.ones(len(counts), bool)
         rows = decode_rows(batch, self._block_size, is_row)
         tiles = extend_tiles(batch, self._block_size, self._group_size, is_row)
-        parts = [batch.slots, rows, tiles, batch.block_tables]
-        flat = torch.from_numpy(np.concatenate([part.ravel() for part in parts]).astype(np.int32)).to(self._device)
-        slots, rows_there, tiles_there, tables = (
-            piece.view(part.shape) for piece, part in zip(flat.split([part.size for part in parts]), parts, strict=True)
-        )
+        slots, rows_there, tiles_there, tables = upload(self._device, batch.slots, rows, tiles, batch.block_tables)
         longest = int(rows[:, 2].max(initial=1))
         return Step(slots, rows_there, tiles_there, tables, self.splits_for(len(rows), longest))
 
