@@ -61,7 +61,7 @@ def create_app(engine: AsyncEngine, config: Config) -> Starlette:
             *PrefixRoutes(engine, config).routes(),
             *InformationRoutes(engine).routes(),
             *MetricsRoutes(engine, traffic).routes(),
-            *DocumentationRoutes(needs_key=bool(api_keys(config))).routes(),
+            *DocumentationRoutes(needs_key=bool(api_keys(config)), root_path=config.root_path or "").routes(),
             *UiRoutes(engine, config).routes(),
             *pages,
         ],

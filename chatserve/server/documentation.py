@@ -38,8 +38,8 @@ _HEADERS = {
 class DocumentationRoutes:
     """The document and its page, made once."""
 
-    def __init__(self, *, needs_key: bool) -> None:
-        self._document = openapi_document(needs_key)
+    def __init__(self, *, needs_key: bool, root_path: str) -> None:
+        self._document = openapi_document(needs_key, root_path)
         self._page = page(self._document)
 
     def routes(self) -> list[Route]:

@@ -26,6 +26,7 @@ class Operation:
         media_type: of the answer; with `has_stream` it may be an event stream instead.
         refusals: statuses of errors that it may answer beside those that every route may.
         has_unready: its answer may have the status 503 as well.
+        is_open: it needs no key.
     """
 
     method: str
@@ -37,6 +38,7 @@ class Operation:
     has_stream: bool = False
     refusals: tuple[int, ...] = ()
     has_unready: bool = False
+    is_open: bool = False
 
 
 _EVERYWHERE = (400, 414, 431, 500, 503)  # malformed HTTP, a long head, a fault, a model that is still being loaded
@@ -80,7 +82,14 @@ OPERATIONS = (
     Operation("delete", "/v1/prefixes/{name}", "Remove a prefix", "What was removed.", refusals=(404,)),
     Operation("post", "/tokenize", "Text to token ids", "Token ids.", TokenizeBody, refusals=(*_BODY, 404)),
     Operation("post", "/detokenize", "Token ids to text", "The text.", DetokenizeBody, refusals=(*_BODY, 404)),
-    Operation("get", "/health", "State of the server", "200 when requests are taken, else 503.", has_unready=True),
+    Operation(
+        "get",
+        "/health",
+        "State of the server",
+        "200 when requests are taken, else 503.",
+        has_unready=True,
+        is_open=True,
+    ),
     Operation("get", "/metrics", "Metrics for Prometheus", "All metrics.", media_type="text/plain"),
 )
 
@@ -131,11 +140,12 @@ _DESCRIPTIONS = {
 }
 
 
-def openapi_document(needs_key: bool) -> dict[str, Any]:
+def openapi_document(needs_key: bool, root_path: str = "") -> dict[str, Any]:
     """The whole document, OpenAPI 3.1.
 
     Args:
         needs_key: whether clients must send an API key.
+        root_path: the path under which a proxy serves the routes.
     """
     bodies = [operation.body for operation in OPERATIONS if operation.body is not None]
     _, schemas = msgspec.json.schema_components(bodies, ref_template=_SCHEMAS + "{name}")
@@ -152,6 +162,8 @@ def openapi_document(needs_key: bool) -> dict[str, Any]:
         "paths": _paths(needs_key),
         "components": {"schemas": schemas},
     }
+    if root_path:
+        document["servers"] = [{"url": root_path}]
     if needs_key:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
@@ -175,9 +187,12 @@ def _operation(operation: Operation, needs_key: bool) -> dict[str, Any]:
         "responses": {"200": {"description": operation.answer, "content": content}},
     }
     error = {"application/json": {"schema": {"$ref": _SCHEMAS + "Error"}}}
-    for status in sorted({*_EVERYWHERE, *operation.refusals} | ({401} if needs_key else set())):
+    has_lock = needs_key and not operation.is_open
+    for status in sorted({*_EVERYWHERE, *operation.refusals} | ({401} if has_lock else set())):
         shown = content if status == 503 and operation.has_unready else error
         described["responses"][str(status)] = {"description": _REASONS[status], "content": shown}
+    if operation.is_open:
+        described["security"] = []
     if operation.body is not None:
         reference = {"$ref": _SCHEMAS + operation.body.__name__}
         described["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}

@@ -38,7 +38,24 @@ def parsed(text_url: str, call_url: str) -> dict[str, Any]:
     }
 
 
-def main(text_url: str, call_url: str) -> None:
+def status_after_retries(url: str) -> int:
+    """What a client that tries up to three times is answered at last."""
+    persistent = client(url).with_options(max_retries=2)
+    try:
+        persistent.chat.completions.create(model="fake", messages=HI)
+    except openai.APIStatusError as error:
+        return error.status_code
+    return 200
+
+
+def text_of_logprobs(url: str) -> str:
+    answer: Any = client(url).chat.completions.create(model="fake", messages=HI, logprobs=True, top_logprobs=2)
+    items = answer.choices[0].logprobs.content
+    assert all(len(item.top_logprobs) == 2 for item in items)
+    return bytes(byte for item in items for byte in item.bytes).decode()
+
+
+def main(text_url: str, call_url: str, busy_url: str, dead_url: str) -> None:
     chat = client(text_url).chat.completions
     chunks = chat.create(model="fake", messages=HI, stream=True)
     with client(call_url).chat.completions.stream(model="fake", messages=HI, tools=TOOLS) as stream:
@@ -48,6 +65,9 @@ def main(text_url: str, call_url: str) -> None:
     found: dict[str, Any] = {
         "text": chat.create(model="fake", messages=HI).choices[0].message.content,
         "streamed": "".join(chunk.choices[0].delta.content or "" for chunk in chunks),
+        "logprobs": text_of_logprobs(text_url),
+        "busy": status_after_retries(busy_url),
+        "dead": status_after_retries(dead_url),
         "choices": len(chat.create(model="fake", messages=HI, n=3).choices),
         "calls": [[call.function.name, json.loads(call.function.arguments)] for call in calls],
         "responded": responded,

@@ -63,6 +63,10 @@ def test_keys_are_told_of_where_they_are_needed(needs_key: bool) -> None:
     document = openapi_document(needs_key)
     assert ("security" in document) == needs_key
     assert ("401" in document["paths"]["/v1/models"]["get"]["responses"]) == needs_key
+    health = document["paths"]["/health"]["get"]
+    assert health["security"] == []
+    assert "401" not in health["responses"]
+    assert "servers" not in document
 
 
 def test_over_http(served: Served) -> None:

@@ -248,6 +248,7 @@ def test_behind_a_proxy_that_adds_a_path(start_server: Start) -> None:
     assert served.http.get("/health").status_code == 200
     assert served.http.get("/v1/models").status_code == 401
     assert served.http.get("/v1/models", headers={"Authorization": "Bearer key"}).status_code == 200
+    assert served.http.get("/openapi.json").json()["servers"] == [{"url": "/llm"}]
 
 
 def test_log_lines_for_machines(served: Served, caplog: pytest.LogCaptureFixture) -> None:
