@@ -62,7 +62,7 @@ class ToolFormat:
         return ToolCallParser(self.opening, self.closing, reader=self.reader, max_calls=max_calls)
 
     def call(self, name: str, arguments: str) -> str:
-        """The text of one call, outside of lists; `arguments` is JSON."""
+        """The text of one call, in formats without lists and ids; `arguments` is JSON."""
         return f"{self.opening}{self._head(name)}{arguments}{self.tail}"
 
     def calls_grammar(self, functions: Sequence[Function], *, has_several: bool, otherwise: Any = None) -> str:
@@ -81,7 +81,7 @@ class ToolFormat:
         """A Lark grammar of answers that are any text, in which every call is of one of the functions."""
         rules = ["start: (open calls)* TEXT"]
         if self.opening in self.special:
-            spelled = re.sub(r"(\W)", r"\\\1", self.opening)  # is read as the token would be
+            spelled = re.escape(self.opening)  # it would be read as the token is
             rules.append(f"open: TEXT {self._lark(self.opening)}")
             rules.append(rf"TEXT: /(.|\n)*/ & ~/(.|\n)*{spelled}(.|\n)*/")
         else:

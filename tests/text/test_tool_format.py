@@ -153,6 +153,18 @@ def test_without_special_tokens_the_markers_are_text(form: ToolFormat, write: Ca
     assert not accepts(form.text_or_calls_grammar(FUNCTIONS), "Hm. [TOOL_CALLS]" + write(("weather", "{}")))
 
 
+def test_tags_may_be_special_tokens() -> None:
+    tagged = byte_vocabulary(specials=("<|end|>", "<|start|>", "<tool_call>", "</tool_call>"))
+    form = TAGGED.over(tagged)
+    assert list(form.special) == ["<tool_call>", "</tool_call>"]
+    call = form.call("weather", PARIS)
+    for grammar in (form.calls_grammar(FUNCTIONS, has_several=True), form.text_or_calls_grammar(FUNCTIONS)):
+        state = GrammarState(tagged.grammars.compile(Grammar("lark", grammar)), tagged.size)
+        assert state.accepts(tagged.encode(call))
+        assert not state.accepts(list(call.encode()))
+        assert not state.accepts(tagged.encode(form.call("weather", "{}")))
+
+
 def test_a_list_may_begin_with_a_space() -> None:
     """As the sentencepiece vocabularies write it."""
     grammar = MISTRAL_LIST.over(MARKED).calls_grammar(FUNCTIONS, has_several=False)
