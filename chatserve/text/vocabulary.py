@@ -95,12 +95,13 @@ class Vocabulary:
         return self._tokenizer.id_to_token(token_id) or "" if token_id >= 0 else ""
 
     def special_token_id(self, name: str) -> int | None:
-        """Id of the special token that the tokenizer calls so; None when there is none."""
+        """Id of the special token that the tokenizer calls so; None when the model has none."""
         token_id = self._tokenizer.token_to_id(name)
-        return token_id if token_id in self.special_token_ids else None
+        return token_id if token_id in self.special_token_ids and token_id < self.size else None
 
     def showing(self, token_ids: frozenset[int]) -> Vocabulary:
         """This vocabulary, except that these special tokens show in text, by their names. Not for grammars."""
+        token_ids = frozenset(i for i in token_ids & self.special_token_ids if i < self.size)
         if not token_ids:
             return self
         if token_ids not in self._showing:

@@ -106,7 +106,11 @@ def test_special_tokens_can_be_made_to_show() -> None:
     assert "".join(map(detokenizer.step, ids)) == "a[CALLS]b"
     assert vocabulary.decode(ids) == "ab", "the vocabulary itself stays as it is"
     assert vocabulary.showing(frozenset({257})) is showing
+    assert vocabulary.showing(frozenset({257, 65, 1000, -1})) is showing, "others show already, or are none"
     assert vocabulary.showing(frozenset()) is vocabulary
+    smaller = byte_vocabulary(specials=("<|end|>", "[CALLS]", "[ARGS]"), size=258)
+    assert smaller.special_token_id("[ARGS]") is None, "the model has no such row"
+    assert smaller.showing(frozenset({258})) is smaller
 
 
 def test_end_tokens_never_show_even_when_not_marked_special() -> None:
