@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatserve.decoding import Context, Sequence
-from chatserve.engine import AsyncEngine, Engine
+from chatserve.engine import AsyncEngine, Engine, GenerationRequest
 from chatserve.engine.step import Step
 from chatserve.models.batch import Batch
 from tests.decoding.chaos import difference
@@ -347,15 +347,20 @@ def test_random_decoders_run_the_same_steps(
     assert played[0][1] == played[1][1]
 
 
+async def served(server: AsyncEngine, *requests: GenerationRequest) -> list[str]:
+    """The texts of requests that a server answers together."""
+    generations = await server.submit_all(requests)
+    return ["".join([delta.text async for delta in generation]) for generation in generations]
+
+
 async def test_a_server_foresees_and_answers_the_same() -> None:
     requests = [
         request(prompt=range(index, index + 9), seed=index, max_tokens=24, ignore_eos=True) for index in range(6)
     ]
-    expected = run(make_engine(), *requests)
+    expected = [text for [(_, text, _)] in answers(run(make_engine(), *requests))]
     engine = make_engine()
     server = AsyncEngine(engine)
-    generations = await server.submit_all(requests)
-    texts = ["".join([delta.text async for delta in generation]) for generation in generations]
+    assert await served(server, requests[0]) == expected[:1]
+    assert engine._batches.num_foreseen == 22, "all but the prompt's step and the first behind it"
+    assert await served(server, *requests) == expected
     await server.shutdown(1)
-    assert texts == [text for [(_, text, _)] in answers(expected)]
-    assert engine._batches.num_foreseen >= 20
