@@ -72,7 +72,9 @@ async def _send(url: str, num_short: int) -> tuple[list[float], list[float]]:
         first_of_short = await asyncio.gather(*short)
         for task in long:
             task.cancel()
-        await asyncio.gather(*long, return_exceptions=True)
+        for ended in await asyncio.gather(*long, return_exceptions=True):
+            if not isinstance(ended, asyncio.CancelledError):
+                raise RuntimeError(f"a long prompt failed: {ended!r}")
     return first_of_short, first_of_long
 
 

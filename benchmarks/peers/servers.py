@@ -100,7 +100,7 @@ def servers(llama_folder: Path | None, tell: Callable[[str], None]) -> list[Serv
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     model, threads = str(fetch_default_model(cache_folder())), str(len(os.sched_getaffinity(0)))
-    command = [binary, "-m", model, "--port", str(port), "-t", threads, "-np", "32", "-c", "16384"]
+    command = [binary, "-m", model, "--port", str(port), "-t", threads, "-np", "32", "-c", "16384", "-kvu"]
     return [*found, Server("llama.cpp", command, f"http://127.0.0.1:{port}")]
 
 

@@ -10,9 +10,10 @@ from benchmarks.peers.workers.loop import Run, serve
 
 
 def prepare() -> Run:
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
+    os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")  # by default one core is kept for the front end
     from vllm import LLM, SamplingParams
 
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
     folder = Path(os.environ["CHATSERVE_CACHE_FOLDER"]) / "peers" / "model"
     llm = LLM(model=str(folder), dtype="float32", max_model_len=1024, skip_tokenizer_init=True)
 
