@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -30,6 +31,12 @@ class Peer(Protocol):
         """Time of one run of the workload; raises RuntimeError, with the reason, when it fails."""
 
     def close(self) -> None: ...
+
+
+def signal_all(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+    """Send a signal to a process that began a session of its own, and to all that it has started there."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        os.killpg(process.pid, number)
 
 
 class WorkerPeer:
@@ -64,21 +71,21 @@ class WorkerPeer:
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
-        process.send_signal(signal.SIGCONT)
+        signal_all(process, signal.SIGCONT)
         try:
             process.stdin.write(json.dumps(workload.order(turn)) + "\n")
             process.stdin.flush()
             answer: dict[str, Any] = json.loads(process.stdout.readline() or '{"error": "the worker ended"}')
         except BrokenPipeError:
             answer = {"error": "the worker ended"}
-        process.send_signal(signal.SIGSTOP)
+        signal_all(process, signal.SIGSTOP)
         if "error" in answer:
             raise RuntimeError(f"{self.name}: {answer['error']}")
         return float(answer["seconds"])
 
     def close(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            signal_all(self._process, signal.SIGKILL)
             self._process.wait()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -92,4 +99,5 @@ class WorkerPeer:
             stdout=subprocess.PIPE,
             stderr=sys.stderr,
             text=True,
+            start_new_session=True,
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.peers.llama_cpp import find_program
+from benchmarks.peers.peer import signal_all
 from chatserve.models.cache_folder import cache_folder
 from chatserve.models.default_model import fetch_default_model
 
@@ -42,20 +43,20 @@ class Server:
         started = time.monotonic()
         # A pipe that nobody reads would fill up and stop the server.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
         self._url = url or self._read_url()
         self._wait_until_ready()
         self.start_seconds = time.monotonic() - started
-        self._process.send_signal(signal.SIGSTOP)
+        signal_all(self._process, signal.SIGSTOP)
 
     @contextmanager
     def turn(self) -> Iterator[str]:
         """Let the server run for as long as the block takes; gives its URL."""
-        self._process.send_signal(signal.SIGCONT)
+        signal_all(self._process, signal.SIGCONT)
         try:
             yield self._url
         finally:
-            self._process.send_signal(signal.SIGSTOP)
+            signal_all(self._process, signal.SIGSTOP)
 
     def peak_memory(self) -> int:
         """Bytes of main memory that it held at most, as Linux counts them, used KV included."""
@@ -63,7 +64,7 @@ class Server:
         return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1])
 
     def close(self) -> None:
-        self._process.kill()
+        signal_all(self._process, signal.SIGKILL)
         self._process.wait()
         self._log.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -106,20 +107,24 @@ def test_a_server_runs_only_in_its_turn(tmp_path: Path) -> None:
     try:
         assert 0 < server.start_seconds < 60
         assert server.peak_memory() > 1_000_000
-        assert _state(server) == "T"
+        assert _state(server._process.pid) == "T"
         with server.turn() as url:
             assert httpx.get(url, trust_env=False).text == "here"
-        assert _state(server) == "T"
+        assert _state(server._process.pid) == "T"
         assert server_table([server]).splitlines()[2].startswith("| some server | ")
     finally:
         server.close()
 
 
-def _state(server: Server) -> str:
-    """As Linux names it, once it has changed."""
-    stat = Path(f"/proc/{server._process.pid}/stat")
+def _state(process_id: int, expected: str = "T") -> str:
+    """As Linux names it, once it is as expected; one that is not there any more counts as a zombie."""
+    stat = Path(f"/proc/{process_id}/stat")
     for _ in range(1000):
-        if (state := stat.read_text().rpartition(")")[2].split()[0]) == "T":
+        try:
+            state = stat.read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            state = "Z"
+        if state == expected:
             break
         time.sleep(0.01)
     return state
@@ -157,6 +162,21 @@ def test_llama_cpp_is_read_from_its_own_bench(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no such model"):
         peer.seconds(DECODE, 0)
     assert "llama-batched-bench" in str(LlamaCpp("llama.cpp", model, tmp_path / "empty").obstacle())
+
+
+def test_what_a_server_has_started_stops_and_ends_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "server.py"
+    child = (
+        "import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
+    )
+    script.write_text(child + _SERVER.replace('print(f"', 'print(f"child {child.pid}, '))
+    server = Server("some server", [sys.executable, str(script)])
+    child_id = int(os.pread(server._log.fileno(), 99, 0).split()[1].rstrip(b","))
+    try:
+        assert _state(child_id) == "T"
+    finally:
+        server.close()
+    assert _state(child_id, "Z") == "Z"
 
 
 def test_an_engine_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> None:
