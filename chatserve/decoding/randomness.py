@@ -2,13 +2,11 @@
 
 So batching, preemption and retries change nothing. Every sequence has a key: the prompt's is the request's seed, a
 fork's is derived from its parent's key and its number among the forks. The mixing function is the finaliser of
-SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA '14).
+SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA '14). The draws themselves are
+made by the engine's sampler.
 """
 
 from __future__ import annotations
-
-import numpy as np
-from numpy.typing import NDArray
 
 MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -28,18 +26,3 @@ def derive_seed(seed: int, index: int) -> int:
     """
     seed &= MASK
     return seed if index == 0 else _mix((seed + _mix(index * _GOLDEN & MASK)) & MASK)
-
-
-def uniforms(counters: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Uniform numbers float64[n] in [0, 1) for counters uint64[n, 4]: key, epoch, position, ordinal."""
-    state = np.zeros(len(counters), np.uint64)
-    with np.errstate(over="ignore"):
-        for column in range(4):
-            state = _mix_array(state * np.uint64(_GOLDEN) + counters[:, column] + np.uint64(_GOLDEN))
-    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chatserve.decoding.errors import DecoderError
-from chatserve.decoding.randomness import uniforms
 from chatserve.decoding.samples import Sample
 from chatserve.decoding.sampling import Sampling
 from chatserve.decoding.wants import Warp
@@ -160,7 +159,7 @@ def draw_immediately(
     maximum = row.max()
     if maximum == -np.inf:
         raise DecoderError("draw: every token is forbidden")
-    uniform = float(uniforms(np.array([counter], np.uint64))[0])
+    uniform = float(kernels.uniforms(np.array([counter], np.uint64))[0])
     temperature, top_k, top_p, min_p = warp
     # An integer temperature would be another kernel, compiled while everybody waits.
     token = int(kernels.draw_one(row, maximum, float(temperature), top_k, float(top_p), float(min_p), uniform))
@@ -202,7 +201,7 @@ def _draw(plan: SamplingPlan, logits: Row, maxima: Row, norms: Row) -> tuple[lis
     rows = np.array(plan.draw_rows, np.int64)
     tokens = np.empty(len(rows), np.int64)
     warps = np.array(plan.draw_warps, np.float64)
-    kernels.draw_tokens(logits, rows, maxima, warps, uniforms(np.array(plan.draw_counters, np.uint64)), tokens)
+    kernels.draw_tokens(logits, rows, maxima, warps, kernels.uniforms(np.array(plan.draw_counters, np.uint64)), tokens)
     return tokens.tolist(), (logits[rows, tokens] - norms[rows]).tolist()
 
 

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOG2E = np.float32(1.4426950408889634)
 _SMALL_SIZE = 1 << 18  # logits; below, waking a second thread costs more than it saves, and far more on a busy machine
 _SMALL_K = 128  # up to here the best k are kept by insertion; a sort of the whole row is cheaper above
@@ -199,6 +201,26 @@ def draw_one(
     ids = _kept(weights, total, top_k, top_p, min_p)
     kept = weights[ids]
     return ids[_pick(kept, uniform * np.float64(kept.astype(np.float64).sum()))]
+
+
+@njit(nogil=True, cache=True)
+def uniforms(counters: UInt64) -> Float64:
+    """Uniform numbers float64[n] in [0, 1) for counters uint64[n, 4]: key, epoch, position, ordinal (see
+    `chatserve.decoding.randomness`)."""
+    numbers = np.empty(len(counters), np.float64)
+    for i in range(len(counters)):
+        state = np.uint64(0)
+        for column in range(4):
+            state = _mix(state * _GOLDEN + counters[i, column] + _GOLDEN)
+        numbers[i] = np.float64(state >> np.uint64(11)) * 2.0**-53
+    return numbers
+
+
+@njit(nogil=True, cache=True)
+def _mix(value: np.uint64) -> np.uint64:
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
 
 
 @njit(nogil=True, cache=True, parallel=True)

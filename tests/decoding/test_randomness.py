@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatserve.decoding import derive_seed
-from chatserve.decoding.randomness import uniforms
+from chatserve.engine.sampling_kernels import uniforms
 from tests.decoding.naive import fork_key, mix, uniform
 
 words = st.integers(0, 2**64 - 1)
