@@ -94,7 +94,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         PolicyName,
         Meta(description="Who runs first, and who gives way last."),
     ] = "fcfs"
-    max_queue: Annotated[int, Meta(description="Requests that may wait; more get 429.", ge=0)] = 1024
+    max_queue: Annotated[int, Meta(description="Requests that may wait; more get 429.", ge=1)] = 1024
     decoders: Annotated[tuple[str, ...], Meta(description="Python files with decoders to register (repeatable).")] = ()
     decoder_timeout: Annotated[float, Meta(description="Seconds a decoder may run without yielding.", gt=0)] = 1.0
     prefixes: Annotated[tuple[str, ...], Meta(description="Prefixes to register: NAME=FILE (repeatable).")] = ()

@@ -6,6 +6,8 @@ whose logits are wanted, so at least one token of a prompt is always computed.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from chatserve.decoding.sequence import Sequence
 from chatserve.engine.request import Request
 from chatserve.engine.rows import RowTask
@@ -45,6 +47,16 @@ class PrefixCache:
             table.append_blocks(blocks)
             sequence._indexed = entry
             self._count(request, sequence, len(blocks) * size)
+
+    def next_block(self, request: Request, task: RowTask) -> Hashable:
+        """What the next full block of the task will be found by, the same for tasks that would compute the same block;
+        None when nobody could reuse it."""
+        sequence, size = task.leader, self._pool.block_size
+        entry = sequence._indexed
+        start = (entry.depth if entry else 0) * size
+        if not self._is_enabled or task.next_row - start < size or sequence._table.num_tokens >= start + size:
+            return None
+        return id(entry), request.given.cache_salt, tuple(sequence._tokens[start : start + size])
 
     def contribute(self, request: Request, sequence: Sequence) -> None:
         """Index the full blocks that the sequence has computed; those that are known already are merged with the known

@@ -128,10 +128,11 @@ class Scheduler:
                 budget -= len(draw.sequences)
                 continue
             for task in self._ready_tasks(request) if request.is_running else ():
-                if task.end - task.start > 1 and not task.draft:
+                if len(task.leader) - task.start > 1:  # more than a draft is to be run
                     prefills.append((request, task))  # after the decodes, so that a long prompt never stalls them
                 else:
                     budget -= self._schedule_task(request, task, budget, chunks)
+        prefills = self._without_twins(prefills)
         shares = _shares([task.end - task.start for _, task in prefills], min(budget, self.limits.max_prefill_tokens))
         for (request, task), share in zip(prefills, shares, strict=True):
             self._schedule_task(request, task, share, chunks)
@@ -151,6 +152,16 @@ class Scheduler:
                 return False
             sequences += request.draw.sequences
         return len(sequences) <= self.limits.max_batch_tokens and take_slots(sequences, self.pool)
+
+    def _without_twins(self, prefills: list[tuple[Request, RowTask]]) -> list[tuple[Request, RowTask]]:
+        """Without those that would compute the same block as one before them, and can have it when that one has."""
+        chosen, seen = [], set()
+        for request, task in prefills:
+            block = self.prefix_cache.next_block(request, task)
+            if block is None or block not in seen:
+                chosen.append((request, task))
+                seen.add(block)
+        return chosen
 
     def _schedule_task(self, request: Request, task: RowTask, budget: int, chunks: list[Chunk]) -> int:
         """Add as much of the task as budget and blocks allow; answers the tokens spent."""

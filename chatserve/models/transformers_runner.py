@@ -42,10 +42,10 @@ class TransformersRunner:
 
     def __init__(self, model: PreTrainedModel, name: str) -> None:
         AttentionInterface.register(_ATTENTION_NAME, _attend_paged)
-        pack_linears(model)
         self._model = model
         text_config = model.config.get_text_config()
         shape = probe(model, name)
+        pack_linears(model)
         self._backend = _choose_backend(shape, model)
         self._graphed = self._backend if isinstance(self._backend, GraphedBackend) else None
         device, dtype = model.device.type, str(model.dtype).removeprefix("torch.")
@@ -131,7 +131,7 @@ class _Probe:
         self.has_softcap |= rule.softcap > 0
         if value.shape != key.shape:
             self.obstacles.append("its keys and values have different sizes")
-        return torch.zeros_like(query)
+        return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
 def _attend_paged(
@@ -184,7 +184,7 @@ def probe(model: PreTrainedModel, name: str) -> AttentionShape:
     try:
         model.set_attn_implementation(_ATTENTION_NAME)
         logits = _run_model(model, batch, recorder)
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
         raise ModelLoadError(f"{name}: {type(model).__name__} cannot be served: {error}") from error
     num_layers = model.config.get_text_config().num_hidden_layers
     if len(recorder.shapes) != num_layers:

@@ -66,6 +66,7 @@ def test_a_fresh_request_is_expected_to_be_as_long_as_the_finished_ones(make_eng
     rank = engine.scheduler.policy.rank
     fresh = engine.submit(tokens(500), lambda news: None)
     assert rank(fresh)[1] == 500
+    engine.step()
     engine.submit(tokens(4), lambda news: None)
     while engine.stats()["requests_finished"] < 1:
         engine.step()

@@ -63,12 +63,17 @@ def test_a_recomputed_request_helps_itself_from_the_cache(make_engine: MakeEngin
 
 
 def test_equal_prompts_that_run_at_once_end_in_one_copy(make_engine: MakeEngine) -> None:
-    """Both compute, since neither has finished when the other starts; the finished blocks are merged."""
+    """The second waits until the first has computed what both begin with; blocks of equal answers are merged."""
     engine = make_engine()
-    for seed in (1, 2):
-        engine.submit(request(LONG, seed=seed, max_tokens=9, ignore_eos=True), lambda news: None)
+    for _ in range(2):
+        engine.submit(request(LONG, temperature=0, max_tokens=20, ignore_eos=True), lambda news: None)
+    engine.step()
+    assert engine.stats()["blocks_used"] == 10 + 1
     engine.step()
     assert engine.stats()["blocks_used"] == 10 + 2
+    for _ in range(12):
+        engine.step()
+    assert engine.stats()["blocks_used"] == 10 + 3 + 2
 
 
 def test_other_salts_do_not_find_each_other(make_engine: MakeEngine) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from chatserve.engine import Delta
+from chatserve.decoding import Registry
+from chatserve.engine import Delta, EngineLimits
 from chatserve.errors import ContextLengthError, RequestError
-from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, FakeRunner, RandomLogits, Script
-from tests.engine.engines import MakeEngine, answers, complete, request
+from chatserve.testing import END_TOKEN_ID, VOCAB_SIZE, FakeRunner, RandomLogits, Script, byte_vocabulary
+from tests.engine.engines import CheckedEngine, MakeEngine, answers, complete, request
 
 
 def test_figure_6_filled_slots_through_the_engine(make_engine: MakeEngine) -> None:
@@ -128,6 +131,49 @@ def test_prompts_take_at_most_their_share_of_a_step(make_engine: MakeEngine) -> 
         int(counts[counts > 1].sum()) for counts in (np.diff(batch.query_starts) for batch in runner.batches)
     ]
     assert max(num_prompt_tokens) == 8
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "speculative", "beam", "best-of"])
+def test_no_decoder_reads_its_prompt_past_the_share_of_prompts(make_engine: MakeEngine, decoder: str) -> None:
+    """Drafts of speculation are decoded; the prompt before them is not."""
+    engine = make_engine(num_blocks=400, max_batch_tokens=64, max_prefill_tokens=16)
+    repeating = [i % 7 for i in range(300)]
+    engine.submit(request(range(4), temperature=0, max_tokens=60, ignore_eos=True), lambda news: None)
+    engine.step()
+    engine.submit(request(repeating, decoder, temperature=0, max_tokens=2), lambda news: None)
+    short: list[object] = []
+    engine.submit(request(range(10), temperature=0, max_tokens=2), short.append)
+    for _ in range(2):
+        step = engine.begin_step()
+        assert step is not None
+        assert step.batch.num_tokens <= 16 + 2  # the answer that runs, and perhaps the last token of a prompt
+        step.run()
+        engine.end_step(step)
+    assert short
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    common=st.integers(0, 60),
+    own=st.lists(st.integers(1, 30), min_size=2, max_size=5),
+    budget=st.integers(4, 64),
+    block_size=st.sampled_from([1, 4, 16]),
+)
+def test_equal_beginnings_that_come_together_are_read_once(
+    common: int, own: list[int], budget: int, block_size: int
+) -> None:
+    """No more tokens run than when the requests come one after another."""
+    prompts = [[*range(common), *[100 + index] * length] for index, length in enumerate(own)]
+    requests = [request(prompt, temperature=0, max_tokens=1) for prompt in prompts]
+    counts = []
+    for groups in ([[one] for one in requests], [requests]):
+        runner = FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), record=True)
+        limits = EngineLimits(num_blocks=400, block_size=block_size, max_batch_tokens=budget)
+        engine = CheckedEngine(runner, byte_vocabulary(), Registry.load(), limits)
+        for group in groups:
+            complete(engine, *group)
+        counts.append(sum(batch.num_tokens for batch in runner.batches))
+    assert counts[1] == counts[0]
 
 
 def test_the_token_budget_bounds_every_step(make_engine: MakeEngine) -> None:

@@ -158,6 +158,24 @@ class TestRefusals:
         config = MambaConfig(vocab_size=VOCAB_SIZE, hidden_size=16, num_hidden_layers=2, state_size=4)
         assert "0 of its 2 layers use transformers' attention interface" in self.refusal(config)
 
+    def test_a_model_that_ignores_the_interface_has_large_layers(self) -> None:
+        """Its layers are packed only once it is known that it can be served."""
+        from transformers import MambaConfig
+
+        config = MambaConfig(vocab_size=VOCAB_SIZE, hidden_size=1024, num_hidden_layers=1, state_size=4)
+        assert "0 of its 1 layers use transformers' attention interface" in self.refusal(config)
+
+    def test_values_of_another_size_than_keys(self) -> None:
+        from transformers import DeepseekV3Config
+
+        config = DeepseekV3Config(
+            vocab_size=VOCAB_SIZE, hidden_size=64, intermediate_size=32, moe_intermediate_size=16, num_hidden_layers=1,
+            num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8,
+            qk_nope_head_dim=16, v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
+            first_k_dense_replace=1,
+        )  # fmt: skip
+        assert "its keys and values have different sizes" in self.refusal(config)
+
     def test_attention_sinks(self) -> None:
         from transformers import GptOssConfig
 
