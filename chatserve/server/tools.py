@@ -39,7 +39,7 @@ class ToolUse:
 
     def parser(self) -> ToolCallParser:
         """Reads one choice of the answer."""
-        return self.format.parser(None if self.has_several else 1)
+        return self.format.parser({function.name for function in self.functions}, None if self.has_several else 1)
 
     @property
     def shown_token_ids(self) -> frozenset[int]:
@@ -49,7 +49,10 @@ class ToolUse:
     def grammar(self, answer: Grammar | None) -> Grammar | None:
         """The grammar of an answer that may hold calls, and is otherwise as `answer` says.
 
-        Calls that are not forced are held to their schemas when a function is declared ``strict``.
+        Calls that are not forced are held to their schemas when a function is declared ``strict``. Where calls have no
+        opening, an answer that begins with a brace and something JSON could go on with is then JSON to its brace's end.
+        Where `answer` itself allows an object with a function's name and arguments, such an object is read as a call,
+        whatever its arguments.
 
         Raises RequestError when `answer` is of a kind that cannot be combined with calls.
         """
@@ -60,7 +63,7 @@ class ToolUse:
             source = self.format.calls_grammar(
                 callable_now, has_several=self.has_several, otherwise=_json_schema_of(answer)
             )
-        elif self.format.opening and any(function.strict for function in self.functions):
+        elif any(function.strict for function in self.functions):
             source = self.format.text_or_calls_grammar(callable_now)
         else:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from typing import Any, Literal
 
 _ARGUMENTS = ("arguments", "parameters")
@@ -14,21 +15,32 @@ State = Literal["before", "key", "colon", "value", "comma", "complete", "broken"
 class JsonCall:
     """Reads ``{"name": "f", "arguments": {...}}``; the arguments' own text can be passed on while it is being written.
 
+    A name or arguments given once more are ignored.
+
+    Args:
+        functions: the object is a call only if it names one of these and has arguments; None: if it has any name.
+
     Attributes:
         state: "complete" behind the closing brace, "broken" when this is no such object.
-        name: the function's name, once it is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, functions: Container[str] | None = None) -> None:
         self.state: State = "before"
-        self.name: str | None = None
+        self._functions = functions
+        self._name: str | None = None
         self._key = ""
         self._token: list[str] = []  # the key or value that is being read
         self._depth = 0  # of brackets inside the value
         self._in_string = False
         self._is_escaped = False
         self._has_arguments = False
+        self._is_arguments = False  # the value that is being read is the arguments
         self._new_arguments: list[str] = []
+
+    @property
+    def name(self) -> str | None:
+        """The function's name, once it is certain that this is a call."""
+        return self._name if self._functions is None or self._has_arguments else None
 
     def push(self, character: str) -> None:
         """One more character; ask for nothing more once `state` is "complete" or "broken"."""
@@ -74,7 +86,9 @@ class JsonCall:
         else:
             self._add(character)
             if not self._in_string:
-                self._key, self.state = str(self._taken()), "colon"
+                # As it is written: a key in other words, such as "n\u0061me", would escape the grammars of calls.
+                self._key, self.state = "".join(self._token)[1:-1], "colon"
+                self._taken()
 
     def _read_value(self, character: str) -> None:
         is_end = not self._in_string and not self._depth and character in ",}" + _SPACE
@@ -85,8 +99,10 @@ class JsonCall:
             if self.state != "broken":
                 self._expect(character, {",": "key", "}": "complete"})
             return
+        if not self._token:
+            self._is_arguments = self._key in _ARGUMENTS and not self._has_arguments
+            self._has_arguments |= self._is_arguments
         self._add(character)
-        self._has_arguments = self._has_arguments or self._key in _ARGUMENTS
         if self._is_streamed():
             self._new_arguments.append(character)
         if not self._in_string and not self._depth and character in '"}]':
@@ -111,7 +127,7 @@ class JsonCall:
 
     def _is_streamed(self) -> bool:
         """Arguments are passed on as they are; only those written as a JSON string have to be decoded first."""
-        return self._key in _ARGUMENTS and self._token[0] != '"'
+        return self._is_arguments and self._token[0] != '"'
 
     def _end_value(self) -> None:
         is_streamed = bool(self._token) and self._is_streamed()
@@ -119,11 +135,16 @@ class JsonCall:
         if self.state == "broken":
             return
         self.state = "comma"
-        if self._key == "name":
-            self.name = value if isinstance(value, str) else None
-            self.state = "comma" if self.name else "broken"
-        elif self._key in _ARGUMENTS and not is_streamed:
+        if self._key == "name" and self._name is None:
+            self._read_name(value)
+        elif self._is_arguments and not is_streamed:
             self._new_arguments.append(str(value))
+
+    def _read_name(self, name: Any) -> None:
+        if isinstance(name, str) and name and (self._functions is None or name in self._functions):
+            self._name = name
+        else:
+            self.state = "broken"
 
     def _taken(self) -> Any:
         """The value that has been read."""

@@ -38,9 +38,9 @@ class MistralCall:
 
     def push(self, character: str) -> None:
         """One more character; ask for nothing more once `state` is "complete" or "broken"."""
-        if self.state == "next":
-            self._call, self.state = JsonCall(), "call"
         match self.state:
+            case "next":
+                self._read_next(character)
             case "head":
                 self._read_head(character)
             case "call":
@@ -84,6 +84,14 @@ class MistralCall:
             self.state = "broken"
         elif self._call.state == ("complete" if self._has_end else "comma"):
             self.state = "behind" if self._is_listed else "complete"
+
+    def _read_next(self, character: str) -> None:
+        """What follows a comma: another call, or the end, since some models write a comma before it."""
+        if character == "]":
+            self.state = "complete"
+        elif not character.isspace():
+            self._call, self.state = JsonCall(), "call"
+            self._read_call(character)
 
     def _read_behind(self, character: str) -> None:
         if not character.isspace():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -57,9 +58,16 @@ class ToolFormat:
         ids = {name: vocabulary.special_token_id(name) for name in names}
         return replace(self, special={name: token_id for name, token_id in ids.items() if token_id is not None})
 
-    def parser(self, max_calls: int | None = None) -> ToolCallParser:
-        """Reads an answer; takes at most so many calls."""
-        return ToolCallParser(self.opening, self.closing, reader=self.reader, max_calls=max_calls)
+    def parser(self, functions: Container[str], max_calls: int | None = None) -> ToolCallParser:
+        """Reads an answer; takes at most so many calls.
+
+        Args:
+            functions: names of those that may be called. Where a call is a whole answer, a JSON object that calls none
+                of them is content; behind an opening every call is taken (see `ToolCallParser`).
+            max_calls: further calls are dropped; None: there is no limit.
+        """
+        reader = self.reader if self.opening else partial(JsonCall, functions)
+        return ToolCallParser(self.opening, self.closing, reader=reader, max_calls=max_calls)
 
     def call(self, name: str, arguments: str) -> str:
         """The text of one call, in formats without lists and ids; `arguments` is JSON."""
@@ -73,12 +81,21 @@ class ToolFormat:
             has_several: more than one call is allowed.
             otherwise: JSON schema of an answer that is allowed instead of calls; None: there is none.
         """
-        opening = f"{self._lark(self.opening)} " if self.opening else ""
-        answer = "" if otherwise is None else f" | %json {json.dumps(otherwise)}"
-        return "\n".join([f"start: {opening}calls{answer}", *self._call_rules(functions, has_several)])
+        if not self.opening:
+            others = [] if otherwise is None else [otherwise]
+            return f"start: {_object_rule(functions, others)}"
+        answer = "" if otherwise is None else f" | {_json_rule(otherwise)}"
+        start = f"start: {self._lark(self.opening)} calls{answer}"
+        return "\n".join([start, *self._call_rules(functions, has_several)])
 
     def text_or_calls_grammar(self, functions: Sequence[Function]) -> str:
-        """A Lark grammar of answers that are any text, in which every call is of one of the functions."""
+        """A Lark grammar of answers that are any text, in which every call is of one of the functions.
+
+        Where a call is a whole answer, one that begins as a JSON object does is held to be such an object, and it may
+        have a name together with parameters or arguments only if it is a call.
+        """
+        if not self.opening:
+            return _BARE_TEXT + f"object: {_object_rule(functions, _NO_CALLS)}"
         rules = ["start: (open calls)* TEXT"]
         if self.opening in self.special:
             spelled = re.escape(self.opening)  # it would be read as the token is
@@ -96,11 +113,11 @@ class ToolFormat:
             calls = f'" "? "[" call{more} "]"'
         else:
             again = self._lark(self.between + self.opening)
-            calls = f"call ({again} call)*" if has_several and self.opening else "call"
+            calls = f"call ({again} call)*" if has_several else "call"
         rules = [f"calls: {calls}", "call: " + " | ".join(f"call_{index}" for index in range(len(functions)))]
         for index, (name, schema) in enumerate(functions):
             head, tail = self._lark(self._head(name)), self._lark(self.tail)
-            rules.append(f"call_{index}: {head} %json {_schema(schema)} {tail}")
+            rules.append(f"call_{index}: {head} {_json_rule(_parameters(schema))} {tail}")
         return rules
 
     def _head(self, name: str) -> str:
@@ -143,6 +160,19 @@ MISTRAL = ToolFormat("[TOOL_CALLS]", "{name}[ARGS]", "", reader=MistralCall)
 
 MISTRAL_WITH_ID = ToolFormat("[TOOL_CALLS]", "{name}[CALL_ID]{id}[ARGS]", "", reader=MistralCall)
 """As those between them do, with an id in each call (tokenizer v11)."""
+
+
+# An answer with calls that have no opening. The lexer takes the longest match: no text may begin as an object does.
+_BARE_TEXT = r"""
+start: SPACE? (TEXT | object REST?)?
+SPACE: /[ \t\r\n]+/
+TEXT: /([^{ \t\r\n]|\{[^"} \t\r\n])(.|\n)*/
+REST: /(.|\n)+/
+"""
+_NO_CALLS = (
+    {"type": "object", "properties": {"name": False}},
+    {"type": "object", "properties": {"parameters": False, "arguments": False}},
+)
 
 
 def tool_format(template_source: str) -> ToolFormat:
@@ -234,7 +264,40 @@ def _with_description(turns: list[dict[str, Any]], tools: Sequence[Mapping[str, 
     return [{"role": "system", "content": block}, *turns]
 
 
-def _schema(schema: Any) -> str:
-    """A schema for ``%json``; without one a function takes no arguments."""
-    given = {"type": "object", "properties": {}, "additionalProperties": False} if schema is None else schema
-    return json.dumps({**given, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}})
+def _object_rule(functions: Sequence[Function], others: Sequence[Any]) -> str:
+    """What matches a JSON object that calls a function as `BARE` does, or JSON of another schema.
+
+    They are one schema, since its lexemes are small: the longest match of a call's whole head would leave no other JSON
+    that begins with the same characters.
+    """
+    calls = [_call_schema(name, _parameters(schema), f"urn:function:{name}") for name, schema in functions]
+    answers = [_alone(other, f"urn:answer:{index}") for index, other in enumerate(others)]
+    return _json_rule({"anyOf": [*calls, *answers]})
+
+
+def _call_schema(name: str, parameters: Any, uri: str) -> dict[str, Any]:
+    """A call as an object; some Llama models put a type before the name."""
+    properties = {"type": {"const": "function"}, "name": {"const": name}, "parameters": _alone(parameters, uri)}
+    required = ["name", "parameters"]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _alone(schema: Any, uri: str) -> Any:
+    """A schema as a part of another, whose references keep their meaning.
+
+    Older drafts would ignore the identifier beside a reference, so the draft is left out.
+    """
+    if not isinstance(schema, Mapping):
+        return schema
+    return {"$id": uri, **{name: value for name, value in schema.items() if name != "$schema"}}
+
+
+def _parameters(schema: Any) -> Any:
+    """The schema of a function's arguments; without one it takes none."""
+    return {"type": "object", "properties": {}, "additionalProperties": False} if schema is None else schema
+
+
+def _json_rule(schema: Any) -> str:
+    """What matches JSON of this schema."""
+    given = schema if isinstance(schema, Mapping) else {"anyOf": [schema]}
+    return "%json " + json.dumps({**given, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}})

@@ -60,6 +60,10 @@ class ToolCallParser:
     White space around calls is dropped, other text is content, and so is what looks like a call at first and turns out
     not to be one. Text that may become an opening is held back.
 
+    Behind an opening a call of a function that was not offered is a call too, as in other servers: the client can tell
+    the model so, and a reader could do nothing with its text. Without openings a reader that knows the functions tells
+    calls from other JSON objects.
+
     Args:
         opening: what stands before each call; "" where the whole answer is one call or none.
         closing: what stands behind it.
@@ -143,15 +147,15 @@ class ToolCallParser:
             call.push(character)
             if call.name is None:
                 self._raw += character
-            elif not was_named and self._is_full():
-                self._call, self._raw = None, ""
-                return ""
             elif not was_named:
                 self._pieces.append(CallBegin(self.num_calls, call.name))
                 self.num_calls += 1
                 self._raw = self._space = ""
             if call.state in ("next", "complete", "broken"):
                 self._pass_on(call)
+            if call.state == "next" and self._is_full():
+                self._call = None
+                return ""
             if call.state == "complete" or (call.state == "broken" and call.name is None):
                 return self._end_call(call, text[position:])
             if call.state == "broken":

@@ -24,7 +24,7 @@ from chatserve.text.tool_format import (
     with_short_ids,
     with_tools_told,
 )
-from chatserve.text.tool_parser import CallArguments, CallBegin
+from chatserve.text.tool_parser import CallArguments, CallBegin, Content
 
 VOCABULARY = byte_vocabulary()
 CITY = {
@@ -34,6 +34,7 @@ CITY = {
     "additionalProperties": False,
 }
 FUNCTIONS = [("weather", {**CITY, "$defs": {"city": {"enum": ["Paris", "Rome"]}}}), ("time", None)]
+NAMES = {"weather", "time"}
 PARIS = '{"city": "Paris"}'
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
 
@@ -75,9 +76,93 @@ def test_text_in_which_calls_are_held_to_their_schemas() -> None:
 
 @pytest.mark.parametrize("form", [TAGGED, BARE])
 def test_a_written_call_is_read_again(form: ToolFormat) -> None:
-    parser = form.parser()
+    parser = form.parser(NAMES)
     pieces = parser.push(form.call("weather", PARIS)) + parser.finish()
     assert pieces == [CallBegin(0, "weather"), CallArguments(0, PARIS)]
+
+
+AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+ANSWERS = [
+    {**AGE, "additionalProperties": False},
+    {"$ref": "#/$defs/city", "$defs": {"city": AGE}},  # a function has another city
+    {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$ref": "#/definitions/person",
+        "definitions": {
+            "person": {**AGE, "properties": {"age": {"$ref": "#/definitions/age"}}},
+            "age": {"type": "integer"},
+        },
+    },
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("has_several", [False, True])
+def test_a_bare_call_or_another_object(answer: dict[str, Any], has_several: bool) -> None:
+    """However many characters the answer shares with a call, and whatever its references mean."""
+    grammar = BARE.calls_grammar(FUNCTIONS, has_several=has_several, otherwise=answer)
+    for right in ('{"age": 30}', '{ "age":30 }', '{\n  "age": 30\n}'):
+        assert accepts(grammar, right)
+    for call in (BARE.call("weather", PARIS), f'{{"name":"weather",\n"parameters":{PARIS}}}', BARE.call("time", "{}")):
+        assert accepts(grammar, call)
+    assert accepts(grammar, f'{{"type": "function", "name": "weather", "parameters": {PARIS}}}')
+    for wrong in ('{"age": "x"}', "30", "text", ""):
+        assert not accepts(grammar, wrong)
+
+
+def test_a_bare_call_or_any_object() -> None:
+    grammar = BARE.calls_grammar(FUNCTIONS, has_several=False, otherwise={"type": "object"})
+    for right in ("{}", '{"name": "Alice", "age": 30}', '{"name": "weather"}', BARE.call("weather", PARIS)):
+        assert accepts(grammar, right)
+    assert not accepts(grammar, "[]")
+
+
+def test_a_bare_call_or_an_answer_without_a_schema_of_objects() -> None:
+    for schema, right in (({"type": "integer"}, "17"), (True, "[1]"), (True, "{}"), (True, '"name"')):
+        grammar = BARE.calls_grammar(FUNCTIONS, has_several=False, otherwise=schema)
+        assert accepts(grammar, right)
+        assert accepts(grammar, BARE.call("weather", PARIS))
+
+
+def test_another_answer_beside_tags_may_be_anything() -> None:
+    grammar = TAGGED.calls_grammar(FUNCTIONS, has_several=False, otherwise=True)
+    assert accepts(grammar, '{"name": "weather"}')
+    assert accepts(grammar, TAGGED.call("weather", PARIS))
+    assert not accepts(grammar, TAGGED.call("weather", "{}"))
+
+
+OTHER_TEXTS = [
+    *("", " ", " Hello", "{x | x > 0} is a set", "\n{{ template }}", '{"age": 30} is it.', "{ }"),
+    *('{"name": "Alice", "age": 30}', '{"name": "weather"}', '{"parameters": {"city": "London"}}'),
+    *('{"n\\u0061me": "weather", "parameters": {}}', 'I write {"name": "weather", "parameters": {}}'),
+]
+
+
+@pytest.mark.parametrize("text", OTHER_TEXTS)
+def test_text_beside_strict_bare_calls(text: str) -> None:
+    """What the grammar lets through beside calls the parser takes for content."""
+    assert accepts(BARE.text_or_calls_grammar(FUNCTIONS), text)
+    parser = BARE.parser(NAMES)
+    pieces = parser.push(text) + parser.finish()
+    assert "".join(piece.text for piece in pieces if isinstance(piece, Content)) == text
+
+
+def test_strict_bare_calls() -> None:
+    grammar = BARE.text_or_calls_grammar(FUNCTIONS)
+    for right in (BARE.call("weather", PARIS), f"\n{BARE.call('time', '{}')}\n", f"{BARE.call('weather', PARIS)} So."):
+        assert accepts(grammar, right)
+    for wrong in (
+        *(BARE.call("weather", "{}"), BARE.call("other", "{}"), '{ "name": "weather", "parameters": {"city": 1}}'),
+        *('{"name": "weather", "arguments": {}}', '{"arguments": {}, "name": "weather"}'),
+        *('{"parameters": {}, "name": "weather"}', '{"a": 1, "name": "weather", "parameters": {}}'),
+    ):
+        assert not accepts(grammar, wrong)
+        assert not accepts(grammar, f" {wrong}")
+
+
+def test_every_call_behind_an_opening_is_taken() -> None:
+    parser = TAGGED.parser(NAMES)
+    assert parser.push(TAGGED.call("other", "{}")) == [CallBegin(0, "other"), CallArguments(0, "{}")]
 
 
 MARKERS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chatserve.text.json_call import JsonCall
 from chatserve.text.mistral_call import MistralCall
 from chatserve.text.tool_parser import CallArguments, CallBegin, Content, Piece, ToolCallParser
 
@@ -101,6 +102,50 @@ def test_a_call_that_is_the_whole_answer(text: str, content: str, calls: list[tu
     assert joined(parse(text, *range(1, len(text)), opening=""), text) == (content, calls)
 
 
+def parse_bare(text: str, *cuts: int) -> tuple[str, list[tuple[str, str]]]:
+    """With a reader that knows the functions."""
+    parser = ToolCallParser("", "", reader=lambda: JsonCall({"weather", "clock"}))
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [piece for start, stop in itertools.pairwise(bounds) for piece in parser.push(text[start:stop])]
+    return joined(pieces + parser.finish(), text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"name": "Alice", "age": 30}', '{"name": "Alice", "parameters": {}}', ' {"name": "weather"} and so'),
+        *('{"name": "weather", "days": 1}\n', '{"parameters": {"a": 1}, "name": "Alice"}', '{"parameters": {"a": 1}}'),
+        *('{"arguments": "{}", "name": 5}', '{"name": "weather", "parameters": }', '{"name": "weather", "argu'),
+        *('{"name": "wea', '{"n\\u0061me": "weather", "parameters": {}}', '[{"name": "weather", "parameters": {}}]'),
+    ],
+)
+def test_objects_that_call_no_known_function_are_content(text: str) -> None:
+    assert parse_bare(text) == (text, [])
+    assert parse_bare(text, *range(1, len(text))) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (WEATHER, [WEATHER_CALL]),
+        ('{"type": "function", "name": "clock", "parameters": {}}', [("clock", "{}")]),
+        ('{"parameters": {"a": 1}, "name": "clock"}', [("clock", '{"a": 1}')]),
+        ('{"parameters": "{\\"a\\": 1}", "name": "clock"}', [("clock", '{"a": 1}')]),
+        ('{"name": "clock", "arguments": {"a": ', [("clock", '{"a": ')]),
+    ],
+)
+def test_objects_that_call_a_known_function(text: str, calls: list[tuple[str, str]]) -> None:
+    assert parse_bare(text) == ("", calls)
+    assert parse_bare(text, *range(1, len(text))) == ("", calls)
+
+
+def test_what_cannot_be_a_call_is_passed_on_at_once() -> None:
+    parser = ToolCallParser("", "", reader=lambda: JsonCall({"weather"}))
+    assert parser.push('{"name": "Alice') == []
+    assert parser.push('", ') == [Content('{"name": "Alice", ')]
+    assert parser.push('"age": 30}') == [Content('"age": 30}', 18)]
+
+
 MISTRAL_OPEN = "[TOOL_CALLS]"
 
 
@@ -124,7 +169,9 @@ def parse_mistral(text: str, *cuts: int, max_calls: int | None = None) -> tuple[
         (f"{MISTRAL_OPEN}[{WEATHER}", "", [WEATHER_CALL]),
         (f"{MISTRAL_OPEN}[{WEATHER}, ", "", [WEATHER_CALL]),
         (f"{MISTRAL_OPEN}[{WEATHER}\nThen text", "Then text", [WEATHER_CALL]),
-        (f"{MISTRAL_OPEN}[{WEATHER}, 5]", " 5]", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER}, 5]", "5]", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER},]", "", [WEATHER_CALL]),
+        (f"{MISTRAL_OPEN}[{WEATHER} , {WEATHER} ,\n] and so", " and so", [WEATHER_CALL] * 2),
         (f'{MISTRAL_OPEN}[{{"name": "f", "id": "aB3dE6gH9"}}]', "", [("f", "{}")]),
         (f"{MISTRAL_OPEN}{WEATHER}", "", [WEATHER_CALL]),
         (f'{MISTRAL_OPEN}f[ARGS]{{"a": "}}"}}', "", [("f", '{"a": "}"}')]),
@@ -148,9 +195,13 @@ def test_calls_of_mistral(text: str, content: str, calls: list[tuple[str, str]])
 
 
 def test_further_calls_of_a_list_can_be_dropped() -> None:
-    text = f"Hm. {MISTRAL_OPEN}[{WEATHER}, {WEATHER}] the end"
-    assert parse_mistral(text, max_calls=1) == ("Hm. ", [WEATHER_CALL])
-    assert parse_mistral(text, *range(1, len(text)), max_calls=1) == ("Hm. ", [WEATHER_CALL])
+    """Also one that is cut off anywhere."""
+    first = f"Hm. {MISTRAL_OPEN}[{WEATHER}"
+    rest = f", {WEATHER}] the end"
+    for length in range(len(rest) + 1):
+        text = first + rest[:length]
+        assert parse_mistral(text, max_calls=1) == ("Hm. ", [WEATHER_CALL])
+        assert parse_mistral(text, *range(1, len(text)), max_calls=1) == ("Hm. ", [WEATHER_CALL])
 
 
 def test_arguments_of_mistral_are_passed_on_as_they_come() -> None:
@@ -181,6 +232,42 @@ def test_arguments_are_passed_on_as_they_come() -> None:
     assert parser.push('": 1}') == [CallArguments(0, '": 1}')]
     assert parser.push(f"}}\n{CLOSE}") == []
     assert parser.finish() == []
+
+
+members = st.tuples(
+    st.sampled_from(["name", "arguments", "parameters", "id"]),
+    st.sampled_from(['"f"', '"g"', "{}", '{"a": 1}', '"{\\"b\\": 2}"', "null", "[1]"]),
+)
+
+
+@given(st.lists(members, max_size=6), st.sampled_from([None, {"f"}]))
+def test_of_what_is_given_twice_the_first_counts(given: list[tuple[str, str]], functions: set[str] | None) -> None:
+    """The right answer by `json`, which keeps the last of equal keys."""
+    text = "{" + ", ".join(f'"{key}": {value}' for key, value in given) + "}"
+    reader = JsonCall(functions)
+    pieces = ToolCallParser("", "", reader=lambda: reader)
+    content, calls = joined([*pieces.push(text), *pieces.finish()], text)
+    first = json.loads("{" + ", ".join(f'"{key}": {value}' for key, value in reversed(given)) + "}")
+    first_arguments = next((json.loads(value) for key, value in given if key in ("arguments", "parameters")), None)
+    has_arguments = any(key in ("arguments", "parameters") for key, _ in given)
+    name = first.get("name")
+    is_call = isinstance(name, str) and (functions is None or (name in functions and has_arguments))
+    if not is_call:
+        assert (content, calls) == (text, [])
+        return
+    if isinstance(first_arguments, str):
+        first_arguments = _decoded(first_arguments)
+    [(found, written)] = calls
+    assert (content, found) == ("", name)
+    assert _decoded(written) == (first_arguments if has_arguments else {})
+
+
+def _decoded(text: str) -> Any:
+    """JSON, or the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
