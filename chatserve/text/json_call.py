@@ -7,6 +7,7 @@ from collections.abc import Container
 from typing import Any, Literal
 
 _ARGUMENTS = ("arguments", "parameters")
+_BEFORE_CALL = ("name", *_ARGUMENTS, "type", "id")
 _SPACE = " \t\r\n"
 
 State = Literal["before", "key", "colon", "value", "comma", "complete", "broken"]
@@ -18,7 +19,8 @@ class JsonCall:
     A name or arguments given once more are ignored.
 
     Args:
-        functions: the object is a call only if it names one of these and has arguments; None: if it has any name.
+        functions: the object is a call only if it names one of these and has arguments, with no other key before them
+            than a type and an id: thus another object is known at its first keys. None: if it has any name.
 
     Attributes:
         state: "complete" behind the closing brace, "broken" when this is no such object.
@@ -89,6 +91,8 @@ class JsonCall:
                 # As it is written: a key in other words, such as "n\u0061me", would escape the grammars of calls.
                 self._key, self.state = "".join(self._token)[1:-1], "colon"
                 self._taken()
+                if self._functions is not None and self.name is None and self._key not in _BEFORE_CALL:
+                    self.state = "broken"
 
     def _read_value(self, character: str) -> None:
         is_end = not self._in_string and not self._depth and character in ",}" + _SPACE

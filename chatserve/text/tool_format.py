@@ -163,10 +163,11 @@ MISTRAL_WITH_ID = ToolFormat("[TOOL_CALLS]", "{name}[CALL_ID]{id}[ARGS]", "", re
 
 
 # An answer with calls that have no opening. The lexer takes the longest match: no text may begin as an object does.
+# (A quotation mark is \x22, since the compiler's limits take others for the ends of strings.)
 _BARE_TEXT = r"""
 start: SPACE? (TEXT | object REST?)?
 SPACE: /[ \t\r\n]+/
-TEXT: /([^{ \t\r\n]|\{[^"} \t\r\n])(.|\n)*/
+TEXT: /([^{ \t\r\n]|\{[^\x22} \t\r\n])(.|\n)*/
 REST: /(.|\n)+/
 """
 _NO_CALLS = (

@@ -160,6 +160,16 @@ def test_strict_bare_calls() -> None:
         assert not accepts(grammar, f" {wrong}")
 
 
+@pytest.mark.parametrize("form", [TAGGED, BARE])
+def test_many_functions(form: ToolFormat) -> None:
+    """The limits of grammars leave room for them."""
+    schema = {"type": "object", "properties": {f"parameter_{index}": {"type": "string"} for index in range(8)}}
+    functions = [(f"function_{index}", schema) for index in range(40)]
+    call = form.call("function_39", '{"parameter_7": "x"}')
+    assert accepts(form.text_or_calls_grammar(functions), call)
+    assert accepts(form.calls_grammar(functions, has_several=True, otherwise={"type": "object"}), call)
+
+
 def test_every_call_behind_an_opening_is_taken() -> None:
     parser = TAGGED.parser(NAMES)
     assert parser.push(TAGGED.call("other", "{}")) == [CallBegin(0, "other"), CallArguments(0, "{}")]

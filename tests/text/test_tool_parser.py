@@ -116,6 +116,7 @@ def parse_bare(text: str, *cuts: int) -> tuple[str, list[tuple[str, str]]]:
         *('{"name": "Alice", "age": 30}', '{"name": "Alice", "parameters": {}}', ' {"name": "weather"} and so'),
         *('{"name": "weather", "days": 1}\n', '{"parameters": {"a": 1}, "name": "Alice"}', '{"parameters": {"a": 1}}'),
         *('{"arguments": "{}", "name": 5}', '{"name": "weather", "parameters": }', '{"name": "weather", "argu'),
+        *('{"name": "weather", "description": "Of a city.", "parameters": {}}', '{"a": 1, "name": "weather"}'),
         *('{"name": "wea', '{"n\\u0061me": "weather", "parameters": {}}', '[{"name": "weather", "parameters": {}}]'),
     ],
 )
@@ -132,6 +133,7 @@ def test_objects_that_call_no_known_function_are_content(text: str) -> None:
         ('{"parameters": {"a": 1}, "name": "clock"}', [("clock", '{"a": 1}')]),
         ('{"parameters": "{\\"a\\": 1}", "name": "clock"}', [("clock", '{"a": 1}')]),
         ('{"name": "clock", "arguments": {"a": ', [("clock", '{"a": ')]),
+        ('{"id": "1", "name": "clock", "arguments": {}, "more": null}', [("clock", "{}")]),
     ],
 )
 def test_objects_that_call_a_known_function(text: str, calls: list[tuple[str, str]]) -> None:
@@ -144,6 +146,9 @@ def test_what_cannot_be_a_call_is_passed_on_at_once() -> None:
     assert parser.push('{"name": "Alice') == []
     assert parser.push('", ') == [Content('{"name": "Alice", ')]
     assert parser.push('"age": 30}') == [Content('"age": 30}', 18)]
+    parser = ToolCallParser("", "", reader=lambda: JsonCall({"weather"}))
+    assert parser.push('{"age"') == [Content('{"age"')]
+    assert parser.push(": 30") == [Content(": 30", 6)]
 
 
 MISTRAL_OPEN = "[TOOL_CALLS]"
