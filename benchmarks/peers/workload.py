@@ -60,6 +60,7 @@ def standard_workloads() -> list[Workload]:
         *decodes,
         Workload("prefill 512", "prefill", 1, 512, 1),
         Workload("few-shot prefix", "few-shot", 32, 373, 32, shared_len=341),
+        Workload("32 requests, prompts included", "few-shot", 32, 128, 64),  # what 32 streams over HTTP do
         Workload("beam 4, 8 requests", "beam", 8, 64, 32, width=4),
         Workload("parallel 8", "parallel", 1, 128, 32, width=8),
     ]
