@@ -69,7 +69,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Annotated[
             int,
             Meta(
-                description="Prompt tokens of one step; fewer make answers pause less. "
+                description="Prompt tokens of one step, within its budget; fewer make answers pause less. "
                 "Default: 128 on the CPU, all of the budget on a GPU.",
                 ge=1,
             ),

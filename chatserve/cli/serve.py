@@ -50,6 +50,7 @@ def _set_up_logging(level: str, form: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if form == "json":
         logging.getLogger().handlers[0].setFormatter(JsonFormatter())
+    logging.getLogger("sse_starlette").setLevel(logging.INFO)  # it would write out all that is answered
     if level != "debug":  # "Started server process" and the like: the banner says more
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 

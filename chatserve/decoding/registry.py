@@ -154,9 +154,12 @@ class Registry:
     ) -> Registry:
         """Decoders of all installed packages (entry points of group ``chatserve.decoders``) and of these files.
 
-        Raises ConfigError for the first broken one when `strict`.
+        Raises ConfigError for a file that is not there, and for the first broken decoder when `strict`.
         """
-        registry = cls(import_timeout)
+        registry, files = cls(import_timeout), list(files)
+        for file in files:
+            if not Path(file).is_file():
+                raise ConfigError(f"decoders: no Python file at {file}")
         for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
             registry._load_entry_point(entry_point)
         for file in files:

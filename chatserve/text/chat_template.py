@@ -65,7 +65,8 @@ class ChatTemplate:
             extra: further variables of the template.
 
         Raises:
-            RequestError: a content is neither a string nor absent, or the template cannot render these messages.
+            RequestError: a message is no mapping, a content is neither a string nor absent, or the template cannot
+                render these messages.
         """
         plain = [_plain_message(message, i) for i, message in enumerate(messages)]
         variables = {"documents": None, **extra, **self._tokens, "messages": plain, "tools": tools}
@@ -87,6 +88,9 @@ class ChatTemplate:
 
 
 def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        kind = type(message).__name__
+        raise RequestError(f"a message must have a role and a content, this is {kind}", param=f"messages[{index}]")
     content = message.get("content")
     if content is not None and not isinstance(content, str):
         kind = type(content).__name__

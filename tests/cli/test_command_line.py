@@ -98,7 +98,7 @@ def test_version() -> None:
             {},
             "Error: --block-size: '24' is not possible, expected a power of two from 1 to 256",
         ),
-        (["decoders", "list", "--strict-plugins", "--decoders", "none.py"], {}, "Error: broken decoder none: "),
+        (["decoders", "list", "--decoders", "none.py"], {}, "Error: decoders: no Python file at none.py"),
     ],
 )
 def test_a_configuration_error_is_one_line_and_exit_code_2(
@@ -150,3 +150,12 @@ def _command(arguments: list[str], **options: Any) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE, text=True, env=environment, **options
     )
+
+
+def test_the_debug_log_does_not_hold_what_is_answered() -> None:
+    """What serves the stream writes every piece of it to its own debug log."""
+    code = (
+        "import logging, sys; from chatserve.cli.serve import _set_up_logging; _set_up_logging('debug', 'text'); "
+        "sys.exit(logging.getLogger('sse_starlette.sse').isEnabledFor(logging.DEBUG))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -36,6 +36,13 @@ def test_content_that_is_no_text_is_refused(content: Any) -> None:  # case b5
     assert caught.value.param == "messages[1].content"
 
 
+def test_a_message_that_is_no_mapping_is_refused() -> None:
+    messages: Any = "Hi"
+    with pytest.raises(RequestError, match="must have a role and a content, this is str") as caught:
+        ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}").render(messages)
+    assert caught.value.param == "messages[0]"
+
+
 @pytest.mark.parametrize(
     "source",
     [

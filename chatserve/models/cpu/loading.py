@@ -109,7 +109,7 @@ def _make_runner(packed: PackedModel, name: str, config: Config) -> CpuRunner:
     kv_dtype = config.kv_dtype
     if kv_dtype == "auto":
         kv_dtype = "float32" if is_exact else "float16"
-    message = "compiling the CPU kernels for this machine: only once, about a minute"
+    message = "preparing the CPU kernels; the first time they are compiled for this machine, which takes about a minute"
     with told_when_slow(_SILENT_SECONDS, lambda: logger.info(message)):
         from chatserve.models.cpu.cpu_runner import CpuRunner  # compiles code, unless a cache has it
 
