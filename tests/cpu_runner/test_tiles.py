@@ -44,6 +44,7 @@ from chatserve.models.cpu.tuning import fastest_rows_at_once
 
 Float32Array = NDArray[np.float32]
 LIMITS = {Form.WIDE: WIDE_LIMIT, Form.NARROW: NARROW_LIMIT}
+PRODUCTS = [(Kind.FLOAT32, Form.FLOATS), (Kind.INT8, Form.WIDE), (Kind.INT4, Form.WIDE), (Kind.INT4, Form.NARROW)]
 NUM_ROWS, NUM_COLUMNS = 24, 96
 
 
@@ -80,10 +81,7 @@ def product(matrix: TiledMatrix, form: Form, x: Float32Array, bias: Float32Array
     return out
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"),
-    [(Kind.FLOAT32, Form.FLOATS), (Kind.INT8, Form.WIDE), (Kind.INT4, Form.WIDE), (Kind.INT4, Form.NARROW)],
-)
+@pytest.mark.parametrize(("kind", "form"), PRODUCTS)
 @given(
     num_rows=st.integers(1, 19),
     seed=st.integers(0, 1000),
@@ -103,10 +101,7 @@ def test_products_equal_numpy(kind: Kind, form: Form, num_rows: int, seed: int, 
     np.testing.assert_array_less(np.abs(product(matrix, form, x, bias, at_once) - expected), 4e-6 * size + 1e-30)
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"),
-    [(Kind.FLOAT32, Form.FLOATS), (Kind.INT8, Form.WIDE), (Kind.INT4, Form.WIDE), (Kind.INT4, Form.NARROW)],
-)
+@pytest.mark.parametrize(("kind", "form"), PRODUCTS)
 def test_a_row_has_the_same_bits_alone_and_among_others(kind: Kind, form: Form) -> None:
     random, matrix = np.random.default_rng(1), random_matrix(kind)
     x = random.normal(size=(15, NUM_COLUMNS)).astype(np.float32)
@@ -117,10 +112,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(kind: Kind, form: Form) 
         assert np.array_equal(product(matrix, form, x[row : row + 1], bias)[0], together[row])
 
 
-@pytest.mark.parametrize(
-    ("kind", "form"),
-    [(Kind.FLOAT32, Form.FLOATS), (Kind.INT8, Form.WIDE), (Kind.INT4, Form.WIDE), (Kind.INT4, Form.NARROW)],
-)
+@pytest.mark.parametrize(("kind", "form"), PRODUCTS)
 def test_the_kernel_that_is_chosen_is_not_much_slower_than_another(kind: Kind, form: Form) -> None:
     """Timed here on its own, with the weights of a whole matrix."""
     random, matrix = np.random.default_rng(1), random_matrix(kind)

@@ -53,11 +53,11 @@ def test_chunked_prefill_and_a_small_pool_change_no_token_of_the_real_model(sett
 
 
 def test_seeded_samples_are_the_same_alone_and_in_a_batch(llm: LLM) -> None:
-    prompts = [reference["prompt"] for reference in REFERENCES[:5]]
+    prompts = [reference["prompt"] for reference in REFERENCES[:8]]
     together = llm.generate(prompts, temperature=0.8, seed=7, max_tokens=24)
     alone = [llm.generate([prompt], temperature=0.8, seed=7, max_tokens=24)[0] for prompt in prompts]
     num_equal = sum(a.outputs[0].token_ids == b.outputs[0].token_ids for a, b in zip(together, alone, strict=True))
-    assert num_equal >= 4, "a sampled token may differ only where the uniform number hits a boundary"
+    assert num_equal >= 7, "a sampled token may differ only where the uniform number hits a boundary"
 
 
 def test_logit_bias_outweighs_the_model(llm: LLM) -> None:

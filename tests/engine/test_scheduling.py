@@ -160,7 +160,7 @@ def test_no_decoder_reads_its_prompt_past_the_share_of_prompts(make_engine: Make
     block_size=st.sampled_from([1, 4, 16]),
 )
 def test_equal_beginnings_that_come_together_are_read_once(
-    common: int, own: list[int], budget: int, block_size: int
+    registry: Registry, common: int, own: list[int], budget: int, block_size: int
 ) -> None:
     """No more tokens run than when the requests come one after another."""
     prompts = [[*range(common), *[100 + index] * length] for index, length in enumerate(own)]
@@ -169,7 +169,7 @@ def test_equal_beginnings_that_come_together_are_read_once(
     for groups in ([[one] for one in requests], [requests]):
         runner = FakeRunner(RandomLogits(VOCAB_SIZE, seed=3), record=True)
         limits = EngineLimits(num_blocks=400, block_size=block_size, max_batch_tokens=budget)
-        engine = CheckedEngine(runner, byte_vocabulary(), Registry.load(), limits)
+        engine = CheckedEngine(runner, byte_vocabulary(), registry, limits)
         for group in groups:
             complete(engine, *group)
         counts.append(sum(batch.num_tokens for batch in runner.batches))
